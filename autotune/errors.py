@@ -1,0 +1,37 @@
+"""Everything that ``autotune`` raises on purpose.
+
+::
+
+    AutotuneError
+    ├── InvalidSettingError (also ValueError)   a setting outside its domain: variable, value, unit, range
+    ├── LogError                                a trial log cannot be opened, read or written
+    │   ├── LogBusyError                        another live job writes to it (host and process named)
+    │   └── NoAnswerError                       the log holds no trial that could be the answer
+    └── ProtocolError                           the other side of the service's pipe broke the contract
+"""
+
+from __future__ import annotations
+
+
+class AutotuneError(Exception):
+    """Base of all errors that a caller of ``autotune`` can act on."""
+
+
+class InvalidSettingError(AutotuneError, ValueError):
+    """A setting is outside its valid domain; the message names variable, value, unit and range."""
+
+
+class LogError(AutotuneError):
+    """A trial log cannot be opened, read or written; the message names the path."""
+
+
+class LogBusyError(LogError):
+    """Another live job holds the log; the message names its host and process."""
+
+
+class NoAnswerError(LogError):
+    """The log was read, and holds no trial that could be the answer."""
+
+
+class ProtocolError(AutotuneError):
+    """A line on the service's pipe is not a message of this protocol version."""

@@ -1,0 +1,202 @@
+"""The table of communication parameters: one row per parameter, the single source of every name.
+
+Environment variables, launcher flags, CSV columns, SQLite columns, defaults and bounds all come from
+``PARAMETERS``. Two domains are kept apart:
+
+* the *valid* domain is what a user may set and what a foreign log may hold;
+* the *search* domain is what the tuner proposes; it contains the default.
+
+Fusion threshold 0 means "no fusion" and cache capacity 0 means "no cache"; both are valid and both are
+in the search domain, as points apart from the logarithmic range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from autotune.errors import InvalidSettingError
+
+Value = int | float | bool
+Scale = Literal["log2", "log", "choice", "bool"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One tunable parameter.
+
+    Attributes:
+        name: Field of ``CommParams``, key in JSON and column in SQLite.
+        unit: Unit of the value, for people ("bytes", "ms", "entries", "0 or 1").
+        type: Python type of the value.
+        default: Value when neither the user nor the tuner says anything.
+        valid_low, valid_high: Closed valid domain, in ``unit``.
+        search_low, search_high: Closed search domain, in ``unit``.
+        scale: How the search domain is mapped to [0, 1].
+        zero_is_special: 0 is a search point of its own beside the range ("off").
+        env: Environment variable that sets (and thereby fixes) the parameter.
+        flag: Flag of ``horovodrun``.
+        column: Column of the CSV log.
+    """
+
+    name: str
+    unit: str
+    type: type
+    default: Value
+    valid_low: float
+    valid_high: float
+    search_low: float
+    search_high: float
+    scale: Scale
+    zero_is_special: bool = False
+    env: str
+    flag: str
+    column: str
+
+    def check(self, value: object, *, source: str | None = None) -> Value:
+        """Return ``value`` as this parameter's type.
+
+        Args:
+            value: A number or bool, in ``unit``.
+            source: What to call the value in the message (default: the parameter's name).
+
+        Raises:
+            InvalidSettingError: Not a number, not whole where it must be, or outside the valid domain.
+        """
+        name = source or self.name
+        if isinstance(value, bool):
+            number = float(value)
+        elif isinstance(value, int | float):
+            number = float(value)
+        else:
+            raise InvalidSettingError(self._message(name, value))
+        if not math.isfinite(number) or not self.valid_low <= number <= self.valid_high:
+            raise InvalidSettingError(self._message(name, value))
+        if self.type is float:
+            return number
+        if number != int(number):
+            raise InvalidSettingError(self._message(name, value))
+        return bool(number) if self.type is bool else int(value)
+
+    def parse(self, text: str) -> Value:
+        """Return the value that the environment variable's ``text`` means.
+
+        Raises:
+            InvalidSettingError: The text is not a number of this parameter's type and domain, e.g.
+                ``HOROVOD_FUSION_THRESHOLD=64MB``.
+        """
+        stripped = text.strip()
+        try:
+            number: Value = float(stripped) if self.type is float else int(stripped, 10)
+        except ValueError:
+            raise InvalidSettingError(self._message(self.env, text)) from None
+        return self.check(number, source=self.env)
+
+    def format(self, value: Value) -> str:
+        """Return the text of ``value`` as the environment variable wants it; ``parse`` inverts it."""
+        return repr(float(value)) if self.type is float else str(int(value))
+
+    def _message(self, name: str, value: object) -> str:
+        kind = {int: "a whole number", float: "a number", bool: "0 or 1"}[self.type]
+        unit = "" if self.type is bool else f" of {self.unit}"
+        low, high = f"{self.valid_low:.15g}", f"{self.valid_high:.15g}"
+        return (
+            f"{name}: expected {kind}{unit} between {low} and {high}, got {value!r}; "
+            f"unset it to let the tuner choose (default {self.default})"
+        )
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter(
+        name="hierarchical_allreduce",
+        unit="0 or 1",
+        type=bool,
+        default=False,
+        valid_low=0,
+        valid_high=1,
+        search_low=0,
+        search_high=1,
+        scale="bool",
+        env="HOROVOD_HIERARCHICAL_ALLREDUCE",
+        flag="--hierarchical-allreduce",
+        column="hierarchical_allreduce",
+    ),
+    Parameter(
+        name="hierarchical_allgather",
+        unit="0 or 1",
+        type=bool,
+        default=False,
+        valid_low=0,
+        valid_high=1,
+        search_low=0,
+        search_high=1,
+        scale="bool",
+        env="HOROVOD_HIERARCHICAL_ALLGATHER",
+        flag="--hierarchical-allgather",
+        column="hierarchical_allgather",
+    ),
+    Parameter(
+        name="cache_capacity",
+        unit="entries",
+        type=int,
+        default=1024,
+        valid_low=0,
+        valid_high=2**20,
+        search_low=0,
+        search_high=2**20,
+        scale="choice",
+        zero_is_special=True,
+        env="HOROVOD_CACHE_CAPACITY",
+        flag="--cache-capacity",
+        column="cache_capacity",
+    ),
+    Parameter(
+        name="cycle_time_ms",
+        unit="ms",
+        type=float,
+        default=1.0,
+        valid_low=0,
+        valid_high=10_000,
+        search_low=0.1,
+        search_high=100,
+        scale="log",
+        env="HOROVOD_CYCLE_TIME",
+        flag="--cycle-time-ms",
+        column="cycle_time_ms",
+    ),
+    Parameter(
+        name="fusion_threshold_bytes",
+        unit="bytes",
+        type=int,
+        default=16 * MIB,
+        valid_low=0,
+        valid_high=2**40,
+        search_low=64 * 1024,
+        search_high=512 * MIB,
+        scale="log2",
+        zero_is_special=True,
+        env="HOROVOD_FUSION_THRESHOLD",
+        flag="--fusion-threshold-mb",
+        column="tensor_fusion_threshold",
+    ),
+)
+
+BY_NAME: dict[str, Parameter] = {parameter.name: parameter for parameter in PARAMETERS}
+BY_ENV: dict[str, Parameter] = {parameter.env: parameter for parameter in PARAMETERS}
+
+
+def mib_to_bytes(mib: float) -> int:
+    """Return the threshold in bytes that ``mib`` mebibytes mean: ``int(mib * 2**20)``.
+
+    A value that was written by ``bytes_to_mib`` comes back exactly, because a whole number of bytes
+    below 2**53 divided by 2**20 is an exact binary fraction.
+    """
+    return int(mib * MIB)
+
+
+def bytes_to_mib(value: int) -> float:
+    """Return ``value`` bytes in MiB, exactly."""
+    return value / MIB

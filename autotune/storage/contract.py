@@ -1,0 +1,80 @@
+"""What every trial log promises. One test class (tests/unit/autotune/storage) runs for all of them.
+
+A *store* receives what the tuner finds, in the order in which it happens:
+
+1. ``begin_run`` once; then ``add_sample``, ``add_trial`` and ``add_certificate`` in any order; then
+   ``finish_run`` at most once; then ``close``.
+2. When ``add_trial`` or ``add_sample`` returns, the entry survives ``kill -9`` of this process.
+3. A setting has at most one trial in a run.
+4. ``finish_run(RunState.DONE, best)`` makes the result final; without it the run is unfinished and a
+   later job with the same fingerprint resumes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """What identifies a run.
+
+    Attributes:
+        fingerprint: The job.
+        host, pid: Rank 0's host name and process.
+        seed: Seed of the optimizer.
+        settings: The tuner's settings, JSON-safe.
+    """
+
+    fingerprint: Fingerprint
+    host: str
+    pid: int
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TrialStore(Protocol):
+    """Receives the events of one run; see the module's contract."""
+
+    def begin_run(self, run: RunInfo) -> None: ...
+
+    def add_sample(self, sample: Sample) -> None: ...
+
+    def add_trial(self, trial: Trial) -> None: ...
+
+    def add_certificate(self, certificate: Certificate) -> None: ...
+
+    def finish_run(self, state: RunState, best: Trial | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """A new run begins. ``moved_to``: where a log of another job went, if there was one."""
+
+    moved_to: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """An unfinished run of the same fingerprint goes on: its finished trials and all samples."""
+
+    trials: tuple[Trial, ...]
+    samples: tuple[Sample, ...]
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A finished run of the same fingerprint: nothing to tune, ``best`` is put in force."""
+
+    best: Trial
+    certificate: Certificate | None
+
+
+Start = Fresh | Resume | Replay

@@ -1,0 +1,195 @@
+"""Frozen values that the tuner, the logs and the runtime exchange; validated at construction.
+
+Vocabulary: a *parameter setting* (``CommParams``) is tried in a *trial*; a trial is read in one or more
+*samples* (windows of whole training steps); the value of a sample is its *score* in bytes/us, higher is
+better. The *epoch* counts parameter changes of one job, so every step belongs to exactly one setting.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from autotune.errors import InvalidSettingError
+from autotune.space import BY_NAME, PARAMETERS, Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommParams:
+    """One full setting of the communication parameters.
+
+    Raises:
+        InvalidSettingError: A value is outside its parameter's valid domain.
+    """
+
+    fusion_threshold_bytes: int = int(BY_NAME["fusion_threshold_bytes"].default)
+    cycle_time_ms: float = float(BY_NAME["cycle_time_ms"].default)
+    cache_capacity: int = int(BY_NAME["cache_capacity"].default)
+    hierarchical_allreduce: bool = bool(BY_NAME["hierarchical_allreduce"].default)
+    hierarchical_allgather: bool = bool(BY_NAME["hierarchical_allgather"].default)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            checked = BY_NAME[field.name].check(getattr(self, field.name))
+            object.__setattr__(self, field.name, checked)
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return {parameter name: value} in the order of ``PARAMETERS`` (JSON-safe types)."""
+        return {parameter.name: getattr(self, parameter.name) for parameter in PARAMETERS}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CommParams:
+        """Return the setting with ``values`` over the defaults.
+
+        Raises:
+            InvalidSettingError: An unknown name or a value outside its domain.
+        """
+        unknown = sorted(set(values) - set(BY_NAME))
+        if unknown:
+            raise InvalidSettingError(
+                f"unknown parameter {unknown[0]!r}: expected one of {', '.join(BY_NAME)}"
+            )
+        return cls(**values)
+
+    def with_values(self, values: Mapping[str, Value]) -> CommParams:
+        """Return this setting with some values replaced."""
+        return replace(self, **values)  # type: ignore[arg-type]
+
+
+class TrialState(enum.StrEnum):
+    """How a trial ended."""
+
+    COMPLETE = "complete"
+    ABANDONED = "abandoned"
+    """Clearly bad: ended before its window was full; the score is what it reached."""
+    REJECTED = "rejected"
+    """Its results were wrong or its score unusable; the score is 0."""
+
+
+class SampleKind(enum.StrEnum):
+    """What a window was read for."""
+
+    SEARCH = "search"
+    REREAD = "reread"
+    CERTIFY = "certify"
+
+
+class RunState(enum.StrEnum):
+    """State of one tuning run."""
+
+    RUNNING = "running"
+    UNFINISHED = "unfinished"
+    """The job ended before the tuner did; a restarted job resumes."""
+    DONE = "done"
+    """Finalised: the last line of the CSV is the best configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One reading: a window of whole training steps under one epoch.
+
+    Attributes:
+        trial_id: The trial whose setting was in force (0 is the default).
+        epoch: Epoch number of the job.
+        kind: What the window was read for.
+        pair: Number of the certificate pair, else None.
+        steps: Scored steps in the window.
+        duration_us: Time of those steps, in microseconds.
+        payload_bytes: Bytes of all data collectives in those steps.
+        exposed_us: Time that the training thread waited for communication in those steps.
+        score: bytes/us, robust against single slow steps.
+    """
+
+    trial_id: int
+    epoch: int
+    kind: SampleKind = SampleKind.SEARCH
+    pair: int | None = None
+    steps: int
+    duration_us: float
+    payload_bytes: int
+    exposed_us: float
+    score: float
+
+    def __post_init__(self) -> None:
+        if self.trial_id < 0 or self.epoch < 0 or self.steps < 0 or self.payload_bytes < 0:
+            raise InvalidSettingError(f"negative count in {self}")
+        if not math.isfinite(self.score) or self.score < 0:
+            raise InvalidSettingError(f"score must be finite and >= 0 bytes/us, got {self.score}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One setting and how it ended.
+
+    Attributes:
+        trial_id: 0 is the default setting; then in order of finishing.
+        params: The setting.
+        state: How it ended.
+        score: bytes/us; higher is better; 0 for rejected trials.
+    """
+
+    trial_id: int
+    params: CommParams
+    state: TrialState = TrialState.COMPLETE
+    score: float
+
+    def __post_init__(self) -> None:
+        if self.trial_id < 0:
+            raise InvalidSettingError(f"trial_id must be >= 0, got {self.trial_id}")
+        if not math.isfinite(self.score) or self.score < 0:
+            raise InvalidSettingError(f"score must be finite and >= 0 bytes/us, got {self.score}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """Result of the paired comparison of default and incumbent.
+
+    Attributes:
+        trial_id: The incumbent that was compared (0: nothing beat the default in the search).
+        pairs: Number of pairs of windows.
+        gain: Estimated relative gain of the incumbent in step time:
+            ``time(default) / time(incumbent) - 1``.
+        gain_low, gain_high: Bounds of its interval; ``gain_low`` is one-sided at ``alpha``.
+        alpha: Error probability of ``gain_low``.
+        certified: ``gain_low > 0``: the incumbent is kept; else the default is.
+        reason: One sentence for people.
+    """
+
+    trial_id: int
+    pairs: int
+    gain: float
+    gain_low: float
+    gain_high: float
+    alpha: float
+    certified: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """What makes two jobs the same for the tuner.
+
+    Attributes:
+        tensors: Payload bytes of the training step's collectives, as sorted (operation, bytes).
+        size, local_size, cross_size: Ranks of the job, on this host, hosts.
+        versions: Versions that matter ({"hvd-autotune": ..., "mpi": ...}).
+        fixed: Parameters that the user set explicitly.
+    """
+
+    tensors: tuple[tuple[str, int], ...]
+    size: int
+    local_size: int
+    cross_size: int
+    versions: Mapping[str, str]
+    fixed: Mapping[str, Value]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return JSON-safe content; equal fingerprints give equal dictionaries."""
+        content = asdict(self)
+        content["tensors"] = [list(entry) for entry in self.tensors]
+        content["versions"] = dict(sorted(self.versions.items()))
+        content["fixed"] = dict(sorted(self.fixed.items()))
+        return content

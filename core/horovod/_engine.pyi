@@ -1,0 +1,152 @@
+"""The native engine (csrc/bindings). Holds no Python object: callers keep tensors alive until release.
+
+Every function that can block releases the GIL. ``wait`` looks for Python signals every 100 ms.
+"""
+
+from collections.abc import Sequence
+
+class EngineError(RuntimeError):
+    """An operation failed on all ranks, a rank died, or the engine was shut down."""
+
+class InvalidRequest(ValueError):
+    """The request was refused before negotiation: duplicate name, unknown root, bad count."""
+
+class Params:
+    """One setting of the communication parameters (a plain value; see autotune.trial.CommParams)."""
+
+    def __init__(
+        self,
+        fusion_threshold_bytes: int,
+        cycle_time_ms: float,
+        cache_capacity: int,
+        hierarchical_allreduce: bool,
+        hierarchical_allgather: bool,
+    ) -> None: ...
+    fusion_threshold_bytes: int
+    cycle_time_ms: float
+    cache_capacity: int
+    hierarchical_allreduce: bool
+    hierarchical_allgather: bool
+
+class Options:
+    """Everything the engine is told once; csrc reads no environment variable."""
+
+    params: Params
+    rank: int
+    size: int
+    mpi_comm: int
+    """MPI_Comm as an address (``mpi4py.MPI._handleof``); 0 with size 1. Owned by the engine."""
+    thread_affinity: int
+    """Core of the engine thread; -1: every core that the job may use."""
+    stall_warning_seconds: float
+    """0: no stall check."""
+    stall_shutdown_seconds: float
+    """0: never."""
+    log_level: int
+    """0 trace, 1 debug, 2 info, 3 warning, 4 error, 5 fatal."""
+    def __init__(self) -> None: ...
+
+class Rendezvous:
+    """Rank 0 listens here before the others connect; ``address`` travels by MPI broadcast."""
+
+    def __init__(self) -> None: ...
+    @property
+    def address(self) -> str: ...
+
+class StepRecord:
+    """Field for field autotune.protocol.StepRecord."""
+
+    step: int
+    count: int
+    duration_us: float
+    payload_bytes: int
+    exposed_us: float
+    epoch: int
+    signature: int
+
+class Engine:
+    def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
+        """**Collective.** Connect all ranks and start the engine thread. Rank 0 gives ``rendezvous``.
+
+        Raises EngineError when a rank does not connect within 60 s.
+        """
+
+    def enqueue(
+        self,
+        *,
+        operation: str,
+        name: str,
+        input: int,
+        output: int,
+        shape: Sequence[int],
+        dtype: str,
+        reduce_op: str = "sum",
+        root_rank: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        named: bool = True,
+    ) -> int:
+        """**Local.** Hand an operation to the engine and return its handle.
+
+        Args:
+            operation: "allreduce", "allgather", "broadcast" or "barrier".
+            name: Unique among the operations in flight.
+            input, output: Addresses; equal for in place; output 0 for allgather (see ``result``). The
+                memory must live until ``release``.
+            shape: Shape of the input, in elements.
+            dtype: Name of the type as in torch without the prefix ("float32", "bfloat16", "bool").
+            reduce_op: "average", "sum", "min", "max" or "product".
+            root_rank: For broadcast.
+            prescale, postscale: Factors before and after the reduction.
+            named: False for a generated name: never cached, and steps are found by their period.
+
+        Raises InvalidRequest (duplicate name, ...), EngineError (shut down, dead rank).
+        """
+
+    def poll(self, handle: int) -> bool:
+        """**Local.** True when the operation is complete (or failed)."""
+
+    def wait(self, handle: int) -> None:
+        """**Local.** Return when the operation is complete; raises EngineError if it failed."""
+
+    def result(self, handle: int) -> tuple[memoryview, list[int]]:
+        """**Local.** Output bytes and shape of a complete allgather; valid until ``release`` or while
+        the memoryview lives."""
+
+    def release(self, handle: int) -> None:
+        """**Local.** Forget a complete handle."""
+
+    def end_step(self, explicit: bool = True) -> bool:
+        """**Local.** A training step ended on this rank. True when ``drain_steps`` is worth calling."""
+
+    def drain_steps(self) -> tuple[list[StepRecord], list[tuple[int, list[tuple[str, int]]]]]:
+        """**Local.** Steps finished since the last call, and signatures not reported before."""
+
+    def pause_steps(self, paused: bool) -> None:
+        """**Local.** While paused, steps are recorded with signature 0 (never scored)."""
+
+    def propose(self, epoch: int, params: Params) -> None:
+        """**Rank 0 only.** Change the parameters on all ranks between two training steps."""
+
+    def params(self) -> Params:
+        """**Local.** The parameters in force on this rank."""
+
+    def epoch(self) -> int:
+        """**Local.** The epoch in force on this rank."""
+
+    def counters(self) -> dict[str, int]:
+        """**Local.** Monotonic counters: operations, responses, cycles, messages, cache_hits, cache_misses,
+        payload_bytes, fused_tensors, pack_ns, transfer_ns, unpack_ns, negotiation_ns, wait_ns."""
+
+    def shutdown(self, timeout_seconds: float = 30.0) -> None:
+        """**Collective in spirit.** One rank's shutdown ends the engine of all; pending work fails."""
+
+    @property
+    def failed(self) -> bool:
+        """True after a fatal error (a dead rank): MPI must not be finalised."""
+
+def mpi_library() -> str:
+    """Path of the libmpi that the engine resolved, or '' without one."""
+
+def mpi_library_version() -> str:
+    """MPI_Get_library_version of that library."""
