@@ -140,10 +140,15 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Apply:
-    """Put ``params`` in force, as ``epoch``, between two steps on all ranks."""
+    """Put ``params`` in force, as ``epoch``, between two steps on all ranks.
+
+    ``incumbent`` is the best setting known so far (None: the job's starting values): should the service
+    die, the runtime goes on with it, not with the setting that happened to be under trial.
+    """
 
     epoch: int
     params: Mapping[str, Any]
+    incumbent: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
