@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import mpi_choice
 import pytest
+
+import mpi_choice
 from mpi_choice import NoMpiError, caller_path, choose_mpi, cmake_defines, owning_wheel
 
 

@@ -1,0 +1,89 @@
+"""Checks what linters do not see: includes of the C++ sources and imports of the native module.
+
+* outside csrc/bindings: no Python.h, no pybind11; no torch header anywhere;
+* csrc/engine: no mpi.h, no nccl.h, no CUDA header;
+* csrc: no environment variables;
+* folders point one way: bindings -> engine -> comm -> common;
+* ``horovod._engine`` is imported by a few modules only.
+
+Prints one line per offence; exit code 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LAYERS = ("common", "comm", "engine", "bindings")
+ENGINE_IMPORTERS = re.compile(r"horovod/(basics|autotuning|torch|common|runner/probe)\b")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+PYTHON = re.compile(r"^(Python\.h|pybind11/)")
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+BACKENDS = re.compile(r"^(mpi\.h|mpi-ext\.h|nccl\.h|cuda|cuda_runtime)")
+ENVIRONMENT = re.compile(r"\b(secure_)?getenv\s*\(|\bsetenv\s*\(|\bputenv\s*\(")
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def check_source(path: Path, csrc: Path) -> Iterator[str]:
+    """Yield what is wrong with one C++ file."""
+    layer = path.relative_to(csrc).parts[0]
+    text = COMMENT.sub("", path.read_text(encoding="utf-8"))
+    for name in INCLUDE.findall(text):
+        if layer != "bindings" and PYTHON.match(name):
+            yield f"includes {name}: only csrc/bindings knows Python"
+        if TORCH.match(name):
+            yield f"includes {name}: no torch headers in the engine"
+        if layer == "engine" and BACKENDS.match(name):
+            yield f"includes {name}: only through communicator.h and device.h"
+        other = target_layer(path, name, csrc)
+        if other and layer in LAYERS and LAYERS.index(other) > LAYERS.index(layer):
+            yield f"includes {name}: {layer} must not know {other}"
+    if ENVIRONMENT.search(text):
+        yield "reads the environment: options arrive as one struct"
+
+
+def target_layer(path: Path, include: str, csrc: Path) -> str | None:
+    """Return the folder of csrc that ``include`` in ``path`` leads to, or None."""
+    for base in (csrc, path.parent):
+        target = (base / include).resolve()
+        if target.is_file() and target.is_relative_to(csrc):
+            first = target.relative_to(csrc).parts[0]
+            return first if first in LAYERS else None
+    return None
+
+
+def engine_imports(path: Path) -> Iterator[str]:
+    """Yield each import of ``horovod._engine`` in a Python file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module or ''}.{alias.name}" for alias in node.names]
+        for name in names:
+            if re.search(r"(^|\.)_engine($|\.)", name):
+                yield f"line {node.lineno} imports {name}"
+
+
+def offences(root: Path) -> Iterator[str]:
+    """Yield every offence in the tree as "path: what"."""
+    csrc = root / "csrc"
+    for path in sorted(csrc.rglob("*")):
+        if path.suffix in (".h", ".cc") and path.parent != csrc:
+            yield from (f"{path.relative_to(root)}: {what}" for what in check_source(path, csrc))
+    for top in ("autotune", "core/horovod"):
+        for path in sorted((root / top).rglob("*.py")):
+            name = path.relative_to(root / "core" if top != "autotune" else root).as_posix()
+            if not ENGINE_IMPORTERS.match(name):
+                yield from (f"{path.relative_to(root)}: {what}" for what in engine_imports(path))
+
+
+if __name__ == "__main__":
+    found = list(offences(ROOT))
+    print("\n".join(found) or "includes and native imports: all as they should be")
+    sys.exit(1 if found else 0)

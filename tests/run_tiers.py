@@ -1,0 +1,107 @@
+"""Runs test tiers and closes with a table: tier, passed, failed, not run and why.
+
+    python tests/run_tiers.py            every tier that this machine can run
+    python tests/run_tiers.py gpu unit   these; one that lacks what it needs fails and says why
+
+Exit code 0 when nothing failed. Every command has a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiers import commands, needs
+from tiers.counts import Counts
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One row of the table.
+
+    Attributes:
+        name: Name of the tier and, where it has one, of its folder in tests/.
+        missing: Returns why the tier cannot run here, or "".
+        run: Runs it and returns the counts.
+    """
+
+    name: str
+    missing: Callable[[], str]
+    run: Callable[[Mapping[str, str]], Counts]
+
+
+TIERS = (
+    Tier(name="lint", missing=needs.nothing, run=commands.lint),
+    Tier(name="unit", missing=needs.tests("unit"), run=commands.unit),
+    Tier(name="engine", missing=needs.tests("engine", "*.cc"), run=commands.engine),
+    Tier(name="parallel", missing=needs.tests("parallel"), run=commands.parallel),
+    Tier(name="e2e", missing=needs.tests("e2e"), run=commands.e2e),
+    Tier(name="cluster", missing=needs.cluster, run=commands.cluster),
+    Tier(name="gpu", missing=needs.gpu, run=commands.gpu),
+)
+
+
+def main(names: list[str]) -> int:
+    """Run the tiers called ``names`` (all where empty) and return the exit code."""
+    unknown = sorted(set(names) - {tier.name for tier in TIERS})
+    if unknown:
+        print(f"no tier {unknown[0]!r}; there are {', '.join(t.name for t in TIERS)}")
+        return 2
+    os.chdir(ROOT)
+    chosen = [tier for tier in TIERS if tier.name in names or not names]
+    environ = test_environment(os.environ)
+    rows = [(tier.name, run_tier(tier, environ, by_name=bool(names))) for tier in chosen]
+    print_table(rows)
+    total = sum((counts for _, counts in rows), Counts())
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return 1 if total.failed else 0
+
+
+def run_tier(tier: Tier, environ: Mapping[str, str], *, by_name: bool) -> Counts:
+    """Run one tier; a missing device is a failure only where the tier was asked for by name."""
+    reason = tier.missing()
+    if reason:
+        print(f"=== {tier.name}: not run: {reason}", flush=True)
+        return Counts(failed=int(by_name), skipped=int(not by_name), not_run=reason)
+    print(f"=== {tier.name}", flush=True)
+    begin = time.monotonic()
+    try:
+        counts = tier.run(environ)
+    except subprocess.TimeoutExpired as error:
+        counts = Counts(failed=1, note=f"no end within {error.timeout:.0f} s")
+    return counts.with_seconds(time.monotonic() - begin)
+
+
+def test_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environ`` with one thread per rank and, for root only, MPI's permission to run."""
+    result = {name: value for name, value in environ.items() if not name.startswith("HOROVOD_")}
+    result["OMP_NUM_THREADS"] = "1"
+    result["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")])
+    if os.getuid() == 0:
+        for prefix in ("OMPI", "PRTE"):
+            result[f"{prefix}_ALLOW_RUN_AS_ROOT"] = "1"
+            result[f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return result
+
+
+def print_table(rows: list[tuple[str, Counts]]) -> None:
+    """Print one line per tier."""
+    print(f"\n{'tier':<10} {'passed':>7} {'failed':>7} {'skipped':>8} {'time':>7}  remarks")
+    for name, counts in rows:
+        remark = f"not run: {counts.not_run}" if counts.not_run else counts.note
+        print(
+            f"{name:<10} {counts.passed:>7} {counts.failed:>7} {counts.skipped:>8} "
+            f"{counts.seconds:>5.0f} s  {remark}".rstrip()
+        )
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

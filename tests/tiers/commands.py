@@ -1,0 +1,130 @@
+"""The commands of each tier. Every one has a time limit; output goes straight to the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tiers.counts import Counts, read_junit
+
+Environ = Mapping[str, str]
+
+RESULTS = Path("build/test-results")
+BIN = Path(sys.executable).parent
+PARALLEL_SIZES = (1, 2, 4)
+
+
+def run(argv: Sequence[str | Path], environ: Environ, limit_s: float) -> int:
+    """Run ``argv`` in a session of its own and return its exit code.
+
+    Raises:
+        subprocess.TimeoutExpired: It did not end in ``limit_s`` seconds; all of it is killed.
+    """
+    words = [str(word) for word in argv]
+    print("$", " ".join(words), flush=True)
+    process = subprocess.Popen(
+        words, env=dict(environ), stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return process.wait(limit_s)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of the session: the process itself and children that outlived it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(5)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def lint(environ: Environ) -> Counts:
+    sources = [p for top in ("csrc", "tests/engine") for p in Path(top).rglob("*.[hc]*")]
+    sources = sorted(path for path in sources if path.suffix in (".h", ".cc"))
+    checks: list[list[str | Path]] = [
+        [BIN / "ruff", "check", "."],
+        [BIN / "ruff", "format", "--check", "."],
+        [BIN / "mypy"],
+        [BIN / "clang-format", "--dry-run", "-Werror", *sources],
+        [BIN / "lint-imports"],
+        [sys.executable, "tests/lint/check_includes.py"],
+    ]
+    codes = [run(check, environ, 300) for check in checks]
+    bad = [Path(check[0]).name for check, code in zip(checks, codes, strict=True) if code]
+    return Counts(
+        passed=codes.count(0), failed=len(bad), note=f"failed: {', '.join(bad)}" if bad else ""
+    )
+
+
+def pytest(folder: str, environ: Environ, limit_s: float) -> Counts:
+    """Run the tests of tests/``folder`` in one process."""
+    report = _fresh(folder)[0].with_suffix(".xml")
+    command = [sys.executable, "-m", "pytest", f"tests/{folder}", "-q", f"--junitxml={report}"]
+    code = run(command, environ, limit_s)
+    return read_junit([report] if report.exists() else [], code, folder)
+
+
+def unit(environ: Environ) -> Counts:
+    return pytest("unit", environ, 300)
+
+
+def e2e(environ: Environ) -> Counts:
+    return pytest("e2e", environ, 900)
+
+
+def cluster(environ: Environ) -> Counts:
+    return pytest("cluster", environ, 600)
+
+
+def gpu(environ: Environ) -> Counts:
+    return pytest("gpu", environ, 600)
+
+
+def parallel(environ: Environ) -> Counts:
+    """Run tests/parallel on each size, all ranks running the same tests."""
+    return sum((parallel_size(size, environ) for size in PARALLEL_SIZES), Counts())
+
+
+def parallel_size(size: int, environ: Environ) -> Counts:
+    prefix, name = _fresh(f"parallel-{size}")
+    command: list[str | Path] = [BIN / "mpirun", "-n", str(size), "--bind-to", "none"]
+    command += ["--map-by", ":OVERSUBSCRIBE", sys.executable, "tests/tiers/rank_pytest.py"]
+    try:
+        code = run([*command, prefix, "tests/parallel", "-q"], environ, 600)
+    except subprocess.TimeoutExpired as error:
+        return Counts(failed=1, note=f"{name}: no end within {error.timeout:.0f} s")
+    return read_junit(sorted(RESULTS.glob(f"{name}-rank*.xml")), code, name)
+
+
+def engine(environ: Environ) -> Counts:
+    """Build the engine with its C++ tests and run them."""
+    build = Path("build/engine-tests")
+    mpi = [f"-DMPI_C_COMPILER={BIN / 'mpicc'}", f"-DMPI_CXX_COMPILER={BIN / 'mpicxx'}"]
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}"]
+    configure = [BIN / "cmake", "-S", "csrc", "-B", build, "-DHVD_BUILD_TESTS=ON", *generator]
+    configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}", *mpi]
+    steps = [configure, [BIN / "cmake", "--build", build, "--parallel", "2"]]
+    for step in steps:
+        if run(step, environ, 900):
+            return Counts(failed=1, note="the engine's tests do not build")
+    report = _fresh("engine")[0].with_suffix(".xml").absolute()
+    ctest = [BIN / "ctest", "--test-dir", build, "--output-on-failure", "--timeout", "120"]
+    code = run([*ctest, "--output-junit", report], environ, 300)
+    return read_junit([report] if report.exists() else [], code, "engine")
+
+
+def _fresh(name: str) -> tuple[Path, str]:
+    """Return where the results of ``name`` go, with those of an earlier run removed."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for old in RESULTS.glob(f"{name}*.xml"):
+        old.unlink()
+    return RESULTS / name, name

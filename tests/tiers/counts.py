@@ -1,0 +1,68 @@
+"""Results of a tier, and how they are read from what a test runner leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many tests passed, failed and were skipped; ``not_run`` says why a tier did not start."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    not_run: str = ""
+    note: str = ""
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            passed=self.passed + other.passed,
+            failed=self.failed + other.failed,
+            skipped=self.skipped + other.skipped,
+            seconds=self.seconds + other.seconds,
+            not_run=self.not_run or other.not_run,
+            note="; ".join(note for note in (self.note, other.note) if note),
+        )
+
+    def with_seconds(self, seconds: float) -> Counts:
+        return replace(self, seconds=seconds)
+
+
+def read_junit(paths: Iterable[Path], returncode: int, what: str) -> Counts:
+    """Return the counts of one pytest run.
+
+    Args:
+        paths: Its JUnit files, one per rank. A test counts as failed if it failed on any rank.
+        returncode: The runner's exit code; non-zero without a failed test counts as one failure
+            (a crash, a hang, nothing collected).
+        what: Name of the run, for the note.
+    """
+    verdicts: dict[str, str] = {}
+    order = {"passed": 0, "skipped": 1, "failed": 2}
+    for path in paths:
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            name = f"{case.get('classname')}::{case.get('name')}"
+            verdict = _verdict(case)
+            verdicts[name] = max(verdicts.get(name, verdict), verdict, key=order.__getitem__)
+    values = list(verdicts.values())
+    counts = Counts(
+        passed=values.count("passed"),
+        failed=values.count("failed"),
+        skipped=values.count("skipped"),
+    )
+    if returncode and not counts.failed:
+        why = "no test was collected" if returncode == 5 else f"exit code {returncode}"
+        counts = replace(counts, failed=1, note=f"{what}: {why}")
+    return counts
+
+
+def _verdict(case: ElementTree.Element) -> str:
+    tags = {child.tag for child in case}
+    if tags & {"failure", "error"}:
+        return "failed"
+    return "skipped" if "skipped" in tags else "passed"
