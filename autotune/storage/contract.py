@@ -6,8 +6,8 @@ A *store* receives what the tuner finds, in the order in which it happens:
    ``finish_run`` at most once; then ``close``.
 2. When ``add_trial`` or ``add_sample`` returns, the entry survives ``kill -9`` of this process.
 3. A setting has at most one trial in a run.
-4. ``finish_run(RunState.DONE, best)`` makes the result final; without it the run is unfinished and a
-   later job with the same fingerprint resumes it.
+4. ``finish_run(RunState.DONE, best)`` makes the result final; without it the run is unfinished and
+   a later job with the same fingerprint resumes it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,6 @@
+"""Trial logs behind one contract: CSV (append-only), SQLite, and Horovod's own logs (read only)."""
+
+from autotune.storage.contract import Fresh, Replay, Resume, RunInfo, Start, TrialStore
+from autotune.storage.logs import Logs, open_logs
+
+__all__ = ["Fresh", "Logs", "Replay", "Resume", "RunInfo", "Start", "TrialStore", "open_logs"]

@@ -1,0 +1,156 @@
+"""Reads trial logs as CSV: ours and those of every Horovod release, by the names in their header.
+
+Horovod's files differ by release: 5 columns, then ``cache_enabled`` (6), then ``torus_allreduce``
+(7); a stray blank before the fourth field; values outside any search range (cycle 0, threshold 0 or
+0.00014 MiB); and, where the job ended early, no best line. Line numbers in warnings count from 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.errors import InvalidSettingError, LogError
+from autotune.space import BY_NAME, mib_to_bytes
+from autotune.storage.csv_log import COLUMNS
+from autotune.trial import CommParams, Trial, TrialState
+
+_REQUIRED = {"cycle_time_ms", "tensor_fusion_threshold", "score"}
+_KNOWN = {*COLUMNS, "cache_enabled", "torus_allreduce"}
+_HOROVOD_CACHE_CAPACITY = 1024  # what cache_enabled=1 means
+_BOM = b"\xef\xbb\xbf"
+_MOST_WARNINGS = 5
+_Row = tuple[tuple[str, ...], Trial]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvContent:
+    """What a CSV log says.
+
+    Attributes:
+        own: Written by this package (else by a Horovod release, or there is no header yet).
+        trials: One per usable row, in order; without the best line.
+        best: The best line, if the log is final.
+        lines: All whole rows as text.
+        warnings: Sentences about what could not be used.
+    """
+
+    own: bool
+    trials: tuple[Trial, ...] = ()
+    best: Trial | None = None
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def parse_csv(content: bytes, path: str) -> CsvContent:
+    """Return what ``content`` says; a last line without a newline is ignored.
+
+    Args:
+        content: The file.
+        path: Its name, for messages.
+
+    Raises:
+        LogError: The first line is not the header of an autotune log.
+    """
+    text = content.removeprefix(_BOM).decode("utf-8", "replace").replace("\r\n", "\n")
+    if not text.strip():
+        return CsvContent(own=True)
+    header, _, body = text.partition("\n")
+    columns = [name.strip().strip('"') for name in header.split(",")]
+    if not _REQUIRED.issubset(columns) or len(set(columns)) != len(columns):
+        raise LogError(
+            f"{path}: not an autotune log: expected a first line with the columns "
+            f"{', '.join(sorted(_REQUIRED))}, got {header[:60]!r}"
+        )
+    lines = [(number, line) for number, line in enumerate(body.split("\n")[:-1], 2) if line.strip()]
+    return _parse_rows(columns, lines)
+
+
+def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> CsvContent:
+    own = "cache_capacity" in columns
+    warnings = [f"column {name!r} is ignored" for name in columns if name not in _KNOWN]
+    rows: list[_Row] = []
+    for number, line in lines:
+        try:
+            rows.append((cells := _cells(line), _trial(len(rows), columns, cells)))
+        except ValueError as error:
+            warnings.append(f"line {number} is ignored: {str(error).partition(';')[0]}")
+    final = _is_final(rows, own=own) and rows[-1][0] == _cells(lines[-1][1])
+    if len(warnings) > _MOST_WARNINGS:
+        warnings[_MOST_WARNINGS:] = [f"... and {len(warnings) - _MOST_WARNINGS} more"]
+    return CsvContent(
+        own=own,
+        trials=tuple(trial for _, trial in (rows[:-1] if final else rows)),
+        best=_earlier(rows) if final else None,
+        lines=tuple(line for _, line in lines),
+        warnings=tuple(warnings),
+    )
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    return tuple(cell.strip() for cell in line.split(","))
+
+
+def _is_final(rows: Sequence[_Row], *, own: bool) -> bool:
+    """Return whether the last row repeats an earlier one.
+
+    Horovod reads a setting more than once when most parameters are fixed, so there the score has to
+    be repeated too, and it is the highest of all, because that is how Horovod chooses.
+    """
+    if not rows or rows[-1][0] not in [cells for cells, _ in rows[:-1]]:
+        return False
+    return own or rows[-1][1].score == max(trial.score for _, trial in rows)
+
+
+def _earlier(rows: Sequence[_Row]) -> Trial:
+    return next(trial for cells, trial in rows if cells == rows[-1][0])
+
+
+def _trial(trial_id: int, columns: Sequence[str], cells: Sequence[str]) -> Trial:
+    """Return the trial of one row.
+
+    Raises:
+        ValueError: Not as many cells as columns, no number, or a value outside the valid domain.
+    """
+    if len(cells) != len(columns):
+        raise ValueError(f"expected {len(columns)} fields, got {len(cells)}")
+    row = dict(zip(columns, cells, strict=True))
+    score = _number(row, "score")
+    usable = math.isfinite(score) and score >= 0
+    return Trial(
+        trial_id=trial_id,
+        params=_params(row),
+        state=TrialState.COMPLETE if usable else TrialState.REJECTED,
+        score=score if usable else 0.0,
+    )
+
+
+def _params(row: Mapping[str, str]) -> CommParams:
+    values: dict[str, object] = {}
+    for name, parameter in BY_NAME.items():
+        if parameter.column in row:
+            values[name] = _number(row, parameter.column)
+    values["fusion_threshold_bytes"] = _bytes(_number(row, "tensor_fusion_threshold"))
+    if "cache_enabled" in row and "cache_capacity" not in row:
+        enabled = _number(row, "cache_enabled")
+        if enabled not in (0, 1):
+            raise InvalidSettingError(f"cache_enabled: expected 0 or 1, got {enabled:g}")
+        values["cache_capacity"] = _HOROVOD_CACHE_CAPACITY if enabled else 0
+    return CommParams.from_dict(values)
+
+
+def _bytes(mib: float) -> int:
+    if not math.isfinite(mib):
+        raise InvalidSettingError(f"tensor_fusion_threshold: expected MiB, got {mib}")
+    return mib_to_bytes(mib)
+
+
+def _number(row: Mapping[str, str], column: str) -> float:
+    text = row.get(column, "0")
+    if "_" in text:  # float() takes 1_000
+        raise ValueError(f"{column}: expected a number, got {text!r}")
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{column}: expected a number, got {text[:40]!r}") from None

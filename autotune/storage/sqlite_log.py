@@ -1,0 +1,224 @@
+"""The SQLite log: everything that a run found, written by one process, readable meanwhile.
+
+Every call is one transaction that is committed, and synced, before it returns. The journal is a WAL
+on local file systems and a rollback journal on others; a closed file is always a single plain file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.errors import LogError
+from autotune.space import PARAMETERS
+from autotune.storage import sqlite_schema as schema
+from autotune.storage.contract import RunInfo
+from autotune.storage.paths import is_local
+from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is_sqlite, read_run
+from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
+
+_BUSY_TIMEOUT_S = 10.0
+
+
+class SqliteLog:
+    """Writer of one database (a ``TrialStore``); the caller holds its lock.
+
+    Args:
+        path: The file; its folder exists.
+
+    Raises:
+        LogError: Not an autotune database, or it cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        from sqlite_utils import Database
+
+        self.path = path
+        self._run_id: int | None = None
+        with self._errors():
+            if os.path.exists(path) and os.path.getsize(path) and not is_sqlite(path):
+                raise LogError(f"{path}: not a SQLite database, so it is not overwritten")
+            self._connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+        self._connection.row_factory = sqlite3.Row
+        self._db = Database(self._connection, execute_plugins=False)
+        try:
+            with self._errors():
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def find(self, fingerprint: Fingerprint, csv_key: str | None) -> RunContent | None:
+        """Return the run that a job with this fingerprint goes on with or replays, if any.
+
+        That is the latest one which is done or has found something; a retune that was cut off is
+        none, because what it was to replace is still in force.
+        """
+        hash_ = schema.fingerprint_hash(fingerprint)
+        with self._errors():
+            for run in find_runs(self._connection, csv_key=csv_key, fingerprint_hash=hash_):
+                content = read_run(self._connection, run)
+                done = run.state is RunState.DONE
+                if (done and content.best) or (
+                    not run.retune and (content.trials or content.samples)
+                ):
+                    return content
+        return None
+
+    def begin_run(
+        self,
+        run: RunInfo,
+        *,
+        csv_path: str | None = None,
+        csv_key: str | None = None,
+        retune: bool = False,
+    ) -> None:
+        """Begin a run; earlier ones that no process finished are marked as unfinished."""
+        fingerprint = run.fingerprint
+        row = {
+            "state": str(RunState.RUNNING),
+            "started_at": _now(),
+            "host": run.host,
+            "pid": run.pid,
+            "size": fingerprint.size,
+            "local_size": fingerprint.local_size,
+            "cross_size": fingerprint.cross_size,
+            "versions": json.dumps(dict(sorted(fingerprint.versions.items()))),
+            "fingerprint": schema.fingerprint_json(fingerprint),
+            "fingerprint_hash": schema.fingerprint_hash(fingerprint),
+            "seed": str(run.seed),
+            "settings": json.dumps(dict(run.settings)),
+            "csv_path": csv_path,
+            "csv_key": csv_key,
+            "retune": int(retune),
+        }
+        with self._errors(), self._db.atomic():
+            self._mark_dead_runs()
+            self._run_id = self._db.table("runs").insert(row).last_pk
+
+    def resume_run(self, run_id: int, run: RunInfo) -> None:
+        """Go on with a run that another process began."""
+        changes = {"state": str(RunState.RUNNING), "host": run.host, "pid": run.pid}
+        with self._errors(), self._db.atomic():
+            self._mark_dead_runs()
+            self._db.table("runs").update(run_id, changes)
+        self._run_id = run_id
+
+    def moved_csv(self, old: str, new: str) -> None:
+        """Note that a CSV has been moved aside."""
+        with self._errors():
+            self._db.execute("UPDATE runs SET csv_path = ? WHERE csv_path = ?", (new, old))
+
+    def add_sample(self, sample: Sample) -> None:
+        """Record a reading."""
+        self._insert("samples", schema.sample_to_row(sample))
+
+    def add_trial(self, trial: Trial) -> None:
+        """Record a finished trial.
+
+        Raises:
+            LogError: The run has a trial of this number or setting.
+        """
+        self._insert("trials", schema.trial_to_row(trial))
+
+    def add_certificate(self, certificate: Certificate) -> None:
+        """Record the comparison of default and incumbent."""
+        self._insert("certificates", schema.certificate_to_row(certificate))
+
+    def finish_run(self, state: RunState, best: Trial | None) -> None:
+        """Record the end of the run, and its best trial if it is done."""
+        run_id = self._running()
+        changes: dict[str, Any] = {"state": str(state), "finished_at": _now()}
+        with self._errors(), self._db.atomic():
+            if state is RunState.DONE and best is not None:
+                changes["best_trial_id"] = self._recorded(run_id, best)
+            self._db.table("runs").update(run_id, changes)
+        self._run_id = None
+
+    def close(self) -> None:
+        """Close the file as a single plain file; a second call does nothing."""
+        with contextlib.suppress(sqlite3.Error):  # a reader keeps the WAL; the next close ends it
+            self._connection.execute("PRAGMA journal_mode = DELETE")
+        self._connection.close()
+
+    def _running(self) -> int:
+        if self._run_id is None:
+            raise LogError(f"{self.path}: no run is open: begin_run comes first")
+        return self._run_id
+
+    def _insert(self, table: str, row: dict[str, Any]) -> None:
+        row = {"run_id": self._running(), **row, "finished_at": _now()}
+        with self._errors():
+            self._db.table(table).insert(row)
+
+    def _recorded(self, run_id: int, best: Trial) -> int:
+        """Return the number of the trial with the setting of ``best``, recorded if need be."""
+        trials = [
+            schema.trial_from_row(row)
+            for row in self._connection.execute("SELECT * FROM trials WHERE run_id = ?", (run_id,))
+        ]
+        for trial in trials:
+            if trial.params == best.params:
+                return trial.trial_id
+        row = schema.trial_to_row(best)
+        if any(trial.trial_id == best.trial_id for trial in trials):
+            row["trial_id"] = 1 + max(trial.trial_id for trial in trials)
+        self._db.table("trials").insert({"run_id": run_id, **row, "finished_at": _now()})
+        return int(row["trial_id"])
+
+    def _mark_dead_runs(self) -> None:
+        """The lock is ours, so what says it is running was killed."""
+        states = (RunState.UNFINISHED.value, RunState.RUNNING.value)
+        self._db.execute("UPDATE runs SET state = ? WHERE state = ?", states)
+
+    def _prepare(self) -> None:
+        known = check_ours(self._connection, self.path)
+        mode = "WAL" if is_local(os.path.dirname(os.path.abspath(self.path))) else "DELETE"
+        self._connection.execute(f"PRAGMA journal_mode = {mode}")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        if known:
+            return
+        with self._db.atomic():
+            _create_tables(self._db)
+            self._connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise LogError(f"{self.path}: the run has this entry already ({error})") from None
+        except (sqlite3.Error, OSError) as error:
+            raise LogError(f"{self.path}: cannot be used as the database ({error})") from None
+
+
+def _create_tables(db: Any) -> None:
+    db.table("runs").create(schema.RUNS, pk="run_id", not_null={"state", "fingerprint_hash"})
+    db.table("runs").create_index(["fingerprint_hash"])
+    for name, columns in {
+        "trials": schema.TRIALS,
+        "samples": schema.SAMPLES,
+        "certificates": schema.CERTIFICATES,
+    }.items():
+        table = db.table(name)
+        table.create(
+            columns,
+            pk="id",
+            not_null={"run_id", "trial_id"},
+            foreign_keys=[("run_id", "runs", "run_id")],
+        )
+        table.create_index(["run_id"])
+    settings = [parameter.name for parameter in PARAMETERS]
+    db.table("trials").create_index(["run_id", "trial_id"], unique=True)
+    db.table("trials").create_index(["run_id", *settings], unique=True)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,146 @@
+"""Reads SQLite logs with the standard library alone, also while a job writes to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from autotune.errors import LogError
+from autotune.storage.sqlite_schema import (
+    APPLICATION_ID,
+    MAGIC,
+    SCHEMA_VERSION,
+    StoredRun,
+    certificate_from_row,
+    run_from_row,
+    sample_from_row,
+    trial_from_row,
+)
+from autotune.trial import Certificate, Sample, Trial
+
+_BUSY_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContent:
+    """All that one run holds; ``certificate`` is the latest."""
+
+    run: StoredRun
+    trials: tuple[Trial, ...]
+    samples: tuple[Sample, ...]
+    certificate: Certificate | None
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that the run ended with, if it is done."""
+        for trial in self.trials:
+            if trial.trial_id == self.run.best_trial_id:
+                return trial
+        return None
+
+
+def is_sqlite(path: str) -> bool:
+    """Return whether the file begins as SQLite files do.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def check_ours(connection: sqlite3.Connection, path: str) -> bool:
+    """Return whether the database has our tables; False: it is empty.
+
+    Raises:
+        LogError: Another application's database, or a later version of ours.
+    """
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == APPLICATION_ID:
+        if version > SCHEMA_VERSION:
+            raise LogError(
+                f"{path}: written by a later version (tables {version}): update this one"
+            )
+        return True
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise LogError(f"{path}: not an autotune database: it holds tables of another application")
+    return False
+
+
+def find_runs(
+    connection: sqlite3.Connection, *, csv_key: str | None, fingerprint_hash: str
+) -> list[StoredRun]:
+    """Return the runs of one job on one CSV (None: without a CSV), the latest first."""
+    where = "csv_key IS ? AND fingerprint_hash = ?"
+    query = f"SELECT * FROM runs WHERE {where} ORDER BY run_id DESC"
+    return [run_from_row(row) for row in connection.execute(query, (csv_key, fingerprint_hash))]
+
+
+def read_run(connection: sqlite3.Connection, run: StoredRun) -> RunContent:
+    """Return all that ``run`` holds."""
+
+    def rows(table: str) -> list[sqlite3.Row]:
+        query = f"SELECT * FROM {table} WHERE run_id = ? ORDER BY id"
+        return connection.execute(query, (run.run_id,)).fetchall()
+
+    certificates = [certificate_from_row(row) for row in rows("certificates")]
+    return RunContent(
+        run=run,
+        trials=tuple(trial_from_row(row) for row in rows("trials")),
+        samples=tuple(sample_from_row(row) for row in rows("samples")),
+        certificate=certificates[-1] if certificates else None,
+    )
+
+
+def read_database(path: str) -> list[RunContent]:
+    """Return all runs of a database, the latest first.
+
+    Raises:
+        LogError: Not an autotune database, or it cannot be read.
+    """
+    with open_read_only(path) as connection:
+        if not check_ours(connection, path):
+            return []
+        runs = connection.execute("SELECT * FROM runs ORDER BY run_id DESC").fetchall()
+        return [read_run(connection, run_from_row(row)) for row in runs]
+
+
+@contextlib.contextmanager
+def open_read_only(path: str) -> Iterator[sqlite3.Connection]:
+    """Open a database without changing it; whatever is wrong with its content is a ``LogError``."""
+    try:
+        if not is_sqlite(path):
+            if os.path.getsize(path):
+                raise LogError(f"{path}: not a SQLite database")
+        with contextlib.closing(_connect(path)) as connection:
+            connection.row_factory = sqlite3.Row
+            yield connection
+    except (sqlite3.Error, OSError) as error:
+        raise LogError(f"{path}: cannot be read ({error})") from None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise LogError(f"{path}: holds a value that is not ours ({error})") from None
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    """Connect in the mildest way that works.
+
+    A journal that a killed writer left needs writing once; a file in WAL mode in a folder that
+    cannot be written can only be read as unchanging.
+    """
+    for mode in ("mode=ro", "mode=rw"):
+        connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=_BUSY_TIMEOUT_S)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+            return connection
+        except sqlite3.OperationalError:
+            connection.close()
+    return sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)
+
+
+def _uri(path: str, options: str) -> str:
+    return f"file:{quote(os.path.abspath(path))}?{options}"

@@ -1,0 +1,179 @@
+"""Tables of the SQLite log, and how values become rows and come back.
+
+::
+
+    runs 1──n trials          one tuning run; its trials in order of finishing
+      │  1──n samples         every window that was read, also for re-readings and certificate pairs
+      └──1──n certificates    the comparison of default and incumbent: gain with interval
+
+Units are those of ``trial.py``; times are ISO 8601, UTC; ``seed`` is text because it may be wider
+than 64 bits. The file carries an application id, so no other database is mistaken for ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autotune.space import PARAMETERS
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    Fingerprint,
+    RunState,
+    Sample,
+    SampleKind,
+    Trial,
+    TrialState,
+)
+
+APPLICATION_ID = 0x48564154
+SCHEMA_VERSION = 1
+MAGIC = b"SQLite format 3\0"
+
+RUNS: dict[str, type] = {
+    "run_id": int,
+    "state": str,
+    "started_at": str,
+    "finished_at": str,
+    "host": str,
+    "pid": int,
+    "size": int,
+    "local_size": int,
+    "cross_size": int,
+    "versions": str,
+    "fingerprint": str,
+    "fingerprint_hash": str,
+    "seed": str,
+    "settings": str,
+    "csv_path": str,
+    "csv_key": str,
+    "retune": int,
+    "best_trial_id": int,
+}
+TRIALS: dict[str, type] = {
+    "id": int,
+    "run_id": int,
+    "trial_id": int,
+    **{parameter.name: float if parameter.type is float else int for parameter in PARAMETERS},
+    "state": str,
+    "score": float,
+    "finished_at": str,
+}
+SAMPLES: dict[str, type] = {
+    "id": int,
+    "run_id": int,
+    "trial_id": int,
+    "epoch": int,
+    "kind": str,
+    "pair": int,
+    "steps": int,
+    "duration_us": float,
+    "payload_bytes": int,
+    "exposed_us": float,
+    "score": float,
+    "finished_at": str,
+}
+CERTIFICATES: dict[str, type] = {
+    "id": int,
+    "run_id": int,
+    "trial_id": int,
+    "pairs": int,
+    "gain": float,
+    "gain_low": float,
+    "gain_high": float,
+    "alpha": float,
+    "certified": int,
+    "reason": str,
+    "finished_at": str,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """One row of ``runs``; ``csv_key`` is the CSV's path as seen from the database's folder."""
+
+    run_id: int
+    state: RunState
+    started_at: str
+    finished_at: str | None
+    host: str
+    pid: int
+    size: int
+    local_size: int
+    cross_size: int
+    versions: Mapping[str, str]
+    fingerprint: Mapping[str, Any]
+    fingerprint_hash: str
+    seed: int
+    settings: Mapping[str, Any]
+    csv_path: str | None
+    csv_key: str | None
+    retune: bool
+    best_trial_id: int | None
+
+
+def fingerprint_json(fingerprint: Fingerprint) -> str:
+    """Return the canonical text: equal fingerprints give equal text."""
+    return json.dumps(fingerprint.as_dict(), sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint_hash(fingerprint: Fingerprint) -> str:
+    """Return the name under which a job is looked up."""
+    return hashlib.sha256(fingerprint_json(fingerprint).encode()).hexdigest()
+
+
+def run_from_row(row: sqlite3.Row) -> StoredRun:
+    """Return the run that ``row`` holds."""
+    content = {name: row[name] for name in RUNS}
+    for name in ("versions", "fingerprint", "settings"):
+        content[name] = json.loads(content[name])
+    content["state"] = RunState(content["state"])
+    content["seed"] = int(content["seed"])
+    content["retune"] = bool(content["retune"])
+    return StoredRun(**content)
+
+
+def trial_to_row(trial: Trial) -> dict[str, Any]:
+    """Return the columns of a trial, without those that the log adds."""
+    params = {name: _plain(value) for name, value in trial.params.as_dict().items()}
+    return {"trial_id": trial.trial_id, **params, "state": str(trial.state), "score": trial.score}
+
+
+def trial_from_row(row: sqlite3.Row) -> Trial:
+    """Return the trial that ``row`` holds."""
+    params = CommParams.from_dict({parameter.name: row[parameter.name] for parameter in PARAMETERS})
+    state = TrialState(row["state"])
+    return Trial(trial_id=row["trial_id"], params=params, state=state, score=row["score"])
+
+
+def sample_to_row(sample: Sample) -> dict[str, Any]:
+    """Return the columns of a sample, without those that the log adds."""
+    return {**asdict(sample), "kind": str(sample.kind)}
+
+
+def sample_from_row(row: sqlite3.Row) -> Sample:
+    """Return the sample that ``row`` holds."""
+    content = {name: row[name] for name in Sample.__dataclass_fields__}
+    content["kind"] = SampleKind(content["kind"])
+    return Sample(**content)
+
+
+def certificate_to_row(certificate: Certificate) -> dict[str, Any]:
+    """Return the columns of a certificate, without those that the log adds."""
+    return {name: _plain(value) for name, value in asdict(certificate).items()}
+
+
+def certificate_from_row(row: sqlite3.Row) -> Certificate:
+    """Return the certificate that ``row`` holds."""
+    content = {name: row[name] for name in Certificate.__dataclass_fields__}
+    content["certified"] = bool(content["certified"])
+    return Certificate(**content)
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, bool) else value
