@@ -2,5 +2,17 @@
 
 from autotune.storage.contract import Fresh, Replay, Resume, RunInfo, Start, TrialStore
 from autotune.storage.logs import Logs, open_logs
+from autotune.storage.reader import LogView, read_log
 
-__all__ = ["Fresh", "Logs", "Replay", "Resume", "RunInfo", "Start", "TrialStore", "open_logs"]
+__all__ = [
+    "Fresh",
+    "LogView",
+    "Logs",
+    "Replay",
+    "Resume",
+    "RunInfo",
+    "Start",
+    "TrialStore",
+    "open_logs",
+    "read_log",
+]

@@ -76,6 +76,8 @@ def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> Csv
             rows.append((cells := _cells(line), _trial(len(rows), columns, cells)))
         except ValueError as error:
             warnings.append(f"line {number} is ignored: {str(error).partition(';')[0]}")
+    if "torus_allreduce" in columns and any(_torus(columns, cells) for cells, _ in rows):
+        warnings.append("torus_allreduce=1 in some rows has no counterpart here and is ignored")
     final = _is_final(rows, own=own) and rows[-1][0] == _cells(lines[-1][1])
     if len(warnings) > _MOST_WARNINGS:
         warnings[_MOST_WARNINGS:] = [f"... and {len(warnings) - _MOST_WARNINGS} more"]
@@ -138,6 +140,10 @@ def _params(row: Mapping[str, str]) -> CommParams:
             raise InvalidSettingError(f"cache_enabled: expected 0 or 1, got {enabled:g}")
         values["cache_capacity"] = _HOROVOD_CACHE_CAPACITY if enabled else 0
     return CommParams.from_dict(values)
+
+
+def _torus(columns: Sequence[str], cells: Sequence[str]) -> bool:
+    return cells[columns.index("torus_allreduce")] == "1"
 
 
 def _bytes(mib: float) -> int:

@@ -97,17 +97,10 @@ def read_run(connection: sqlite3.Connection, run: StoredRun) -> RunContent:
     )
 
 
-def read_database(path: str) -> list[RunContent]:
-    """Return all runs of a database, the latest first.
-
-    Raises:
-        LogError: Not an autotune database, or it cannot be read.
-    """
-    with open_read_only(path) as connection:
-        if not check_ours(connection, path):
-            return []
-        runs = connection.execute("SELECT * FROM runs ORDER BY run_id DESC").fetchall()
-        return [read_run(connection, run_from_row(row)) for row in runs]
+def list_runs(connection: sqlite3.Connection) -> list[StoredRun]:
+    """Return all runs, the latest first."""
+    rows = connection.execute("SELECT * FROM runs ORDER BY run_id DESC")
+    return [run_from_row(row) for row in rows]
 
 
 @contextlib.contextmanager
@@ -122,7 +115,15 @@ def open_read_only(path: str) -> Iterator[sqlite3.Connection]:
             yield connection
     except (sqlite3.Error, OSError) as error:
         raise LogError(f"{path}: cannot be read ({error})") from None
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+    except (
+        ArithmeticError,
+        RecursionError,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+    ) as error:
         raise LogError(f"{path}: holds a value that is not ours ({error})") from None
 
 

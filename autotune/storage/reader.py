@@ -1,0 +1,179 @@
+"""One reader for every kind of log: our CSV, Horovod's CSV, SQLite files and folders of them.
+
+Standard library only: ``autotune best`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autotune.errors import LogError, NoAnswerError
+from autotune.storage.csv_log import row_text
+from autotune.storage.foreign import CsvContent, parse_csv
+from autotune.storage.paths import default_db_path
+from autotune.storage.sqlite_reader import (
+    RunContent,
+    check_ours,
+    is_sqlite,
+    list_runs,
+    open_read_only,
+    read_run,
+)
+from autotune.storage.sqlite_schema import StoredRun
+from autotune.trial import Certificate, RunState, Trial, TrialState
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """What a log says.
+
+    Attributes:
+        path: The file.
+        kind: ``csv`` (ours), ``horovod`` (a CSV of Horovod) or ``sqlite``.
+        trials: The trials in order of finishing. Only SQLite knows abandoned and rejected ones.
+        best: The final best, else the best so far; None: no complete trial.
+        finished: Tuning was finalised.
+        run: The run, where SQLite knows it.
+        certificate: The latest one, where SQLite knows it.
+        warnings: Sentences for people.
+    """
+
+    path: str
+    kind: Literal["csv", "horovod", "sqlite"]
+    trials: tuple[Trial, ...]
+    best: Trial | None
+    finished: bool
+    run: StoredRun | None = None
+    certificate: Certificate | None = None
+    warnings: tuple[str, ...] = ()
+
+    def answer(self) -> Trial:
+        """Return ``best``.
+
+        Raises:
+            NoAnswerError: There is no complete trial.
+        """
+        if self.best is None:
+            raise NoAnswerError(
+                f"{self.path}: no answer: expected at least one complete trial, "
+                f"got {len(self.trials)} trials of which none is complete"
+                if self.trials
+                else f"{self.path}: no answer: the log holds no trial yet"
+            )
+        return self.best
+
+
+def read_log(path: str) -> LogView:
+    """Read a log: CSV of ours or of any Horovod release, SQLite file, or folder of SQLite files.
+
+    Raises:
+        LogError: No such file, not readable, or not an autotune log.
+    """
+    try:
+        if os.path.isdir(path):
+            return _read_folder(path)
+        if not os.path.isfile(path):
+            problem = "is not a regular file" if os.path.exists(path) else "no such file"
+            raise LogError(f"{path}: {problem}: expected an autotune log (CSV or SQLite)")
+        return _read_sqlite(path) if is_sqlite(path) else _read_csv(path)
+    except (OSError, ValueError) as error:
+        raise LogError(f"{path}: cannot be read ({error})") from None
+
+
+def best_so_far(trials: Iterable[Trial]) -> Trial | None:
+    """Return the complete trial with the highest score, the earlier one of equals."""
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    return max(complete, key=lambda trial: trial.score, default=None)
+
+
+def _read_csv(path: str) -> LogView:
+    with open(path, "rb") as file:
+        content = parse_csv(file.read(), path)
+    warnings = list(content.warnings)
+    stored = _stored_run(path, content, warnings) if content.own and content.lines else None
+    trials = content.trials
+    if stored is not None:
+        known = {row_text(trial): trial for trial in stored.trials}
+        trials = tuple(known[row_text(trial)] for trial in trials)
+    return LogView(
+        path=path,
+        kind="csv" if content.own else "horovod",
+        trials=trials,
+        best=content.best or best_so_far(trials),
+        finished=content.best is not None,
+        run=stored.run if stored else None,
+        certificate=stored.certificate if stored else None,
+        warnings=tuple(warnings),
+    )
+
+
+def _stored_run(path: str, content: CsvContent, warnings: list[str]) -> RunContent | None:
+    """Return the run in the database beside the CSV that has all of the CSV's trials."""
+    database = default_db_path(os.path.realpath(path))
+    if not os.path.isfile(database):
+        return None
+    rows = {row_text(trial) for trial in content.trials}
+    try:
+        return _first_run(database, lambda run: rows.issubset(map(row_text, run.trials)))
+    except LogError as error:
+        warnings.append(f"{error}; states and gain are not known")
+        return None
+
+
+def _read_sqlite(path: str) -> LogView:
+    stored = _first_run(path, _has_answer) or _first_run(path, lambda run: True)
+    if stored is None:
+        return LogView(path=path, kind="sqlite", trials=(), best=None, finished=False)
+    finished = stored.run.state is RunState.DONE and stored.best is not None
+    return LogView(
+        path=path,
+        kind="sqlite",
+        trials=stored.trials,
+        best=stored.best if finished else best_so_far(stored.trials),
+        finished=finished,
+        run=stored.run,
+        certificate=stored.certificate,
+    )
+
+
+def _read_folder(path: str) -> LogView:
+    views = []
+    for name in glob.glob(os.path.join(glob.escape(path), "*.db")):
+        with contextlib.suppress(LogError):
+            views.append(_read_sqlite(name))
+    if not views:
+        raise LogError(f"{path}: is a folder without autotune databases: name a log")
+    views.sort(key=lambda view: (view.best is not None, view.run.started_at if view.run else ""))
+    if len(views) == 1:
+        return views[0]
+    warning = f"{path}: holds {len(views)} runs; this is the latest, {views[-1].path}"
+    return replace(views[-1], warnings=(warning, *views[-1].warnings))
+
+
+def _has_answer(stored: RunContent) -> bool:
+    """An unfinished retune does not hide the result that it was to replace."""
+    done = stored.run.state is RunState.DONE
+    return best_so_far(stored.trials) is not None and (done or not stored.run.retune)
+
+
+def _first_run(path: str, matches: Callable[[RunContent], bool]) -> RunContent | None:
+    with open_read_only(path) as connection:
+        return _first(connection, path, matches)
+
+
+def _first(
+    connection: sqlite3.Connection, path: str, matches: Callable[[RunContent], bool]
+) -> RunContent | None:
+    if not check_ours(connection, path):
+        return None
+    for run in list_runs(connection):
+        stored = read_run(connection, run)
+        if matches(stored):
+            return stored
+    return None
