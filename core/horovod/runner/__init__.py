@@ -1,0 +1,4 @@
+"""``horovodrun``: starts a job under the MPI that the engine was built with.
+
+Imports no torch and starts no MPI.
+"""

@@ -1,0 +1,75 @@
+"""``horovodrun --check-build``: what this build can do, and why not where it cannot.
+
+The upper part has Horovod's layout; the lower part names what was found and what to do about the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata, util
+
+import horovod
+from horovod.runner.probe import EngineBuild, engine_build, find_mpirun
+
+Entry = tuple[str, bool, str]
+"""Name, present, what was found or why it is missing."""
+
+_NEVER = "not part of this package; PyTorch is the framework, MPI the controller"
+
+
+def report() -> str:
+    """Return the whole text. **Local.**"""
+    build = engine_build()
+    frameworks = [("TensorFlow", False, ""), _torch(), ("MXNet", False, "")]
+    controllers = [_mpi(build), ("Gloo", False, "")]
+    operations = [
+        _nccl(build),
+        ("DDL", False, ""),
+        ("CCL", False, ""),
+        ("MPI", not build.error and bool(build.library), ""),
+        ("Gloo", False, ""),
+    ]
+    return format_report([frameworks, controllers, operations])
+
+
+def format_report(groups: Sequence[Sequence[Entry]]) -> str:
+    """Return the text for (frameworks, controllers, operations)."""
+    headings = ("Available Frameworks:", "Available Controllers:", "Available Tensor Operations:")
+    lines = [f"Horovod v{horovod.__version__}:"]
+    for heading, entries in zip(headings, groups, strict=True):
+        lines += ["", heading]
+        lines += [f"    [{'X' if present else ' '}] {name}" for name, present, _ in entries]
+    notes = [f"    {name}: {note}" for group in groups for name, _, note in group if note]
+    absent = sorted({name for group in groups for name, present, note in group if not note})
+    absent = [name for name in absent if name != "MPI"]
+    return "\n".join([*lines, "", "Details:", *notes, f"    {', '.join(absent)}: {_NEVER}"])
+
+
+def _torch() -> Entry:
+    if util.find_spec("torch") is None:
+        return (
+            "PyTorch",
+            False,
+            "not installed: pip install 'hvd-autotune[torch]', or your own build",
+        )
+    return "PyTorch", True, f"version {metadata.version('torch')}"
+
+
+def _mpi(build: EngineBuild) -> Entry:
+    if build.error:
+        why = (
+            f"the engine cannot be imported: {build.error}; pip install --force-reinstall --no-deps"
+        )
+        return "MPI", False, f"{why} hvd-autotune (with the mpicc of your MPI on PATH)"
+    if not build.library:
+        return "MPI", False, "the engine was built without MPI: only jobs of one rank run"
+    mpirun = find_mpirun(build.library)
+    started = f"mpirun {mpirun}" if mpirun else "no mpirun found: use your site's launcher"
+    return "MPI", True, f"{build.version.split(',')[0]}, {build.library}, {started}"
+
+
+def _nccl(build: EngineBuild) -> Entry:
+    if build.error:
+        return "NCCL", False, "the engine cannot be imported (see MPI)"
+    return "NCCL", False, "GPU collectives are not in this version; tensors on the CPU only"

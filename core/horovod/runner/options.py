@@ -1,0 +1,209 @@
+"""The options of ``horovodrun`` that become environment variables: one table.
+
+A row says flag, key of the config file and variable. An option that nobody gives exports nothing:
+a parameter stays free for the tuner, and the caller's own environment stays in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autotune.space import BY_NAME, PARAMETERS, Parameter, mib_to_bytes
+from horovod.settings import VARIABLES
+
+Encode = Callable[[str], str]
+
+_PARSERS = {variable.env: variable.parse for variable in VARIABLES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        flag: Flag on the command line, with its two dashes.
+        env: Variable that it sets.
+        key: "section.name" in the YAML config file.
+        help: One line.
+        metavar: Name of the value; "" for a switch, which also gets a ``--no-`` flag.
+        inverted: A switch whose variable means the opposite.
+        encode: Text on the command line or in the file -> text of the variable.
+    """
+
+    flag: str
+    env: str
+    key: str
+    help: str
+    metavar: str = ""
+    inverted: bool = False
+    encode: Encode = str.strip
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.metavar
+
+    def environment_text(self, value: str | bool) -> str:
+        """Return the variable's text for ``value``.
+
+        Raises:
+            ValueError: The variable does not take that value; the message names unit and range.
+        """
+        if isinstance(value, bool):
+            return str(int(value != self.inverted))
+        text = self.encode(value)
+        parse = _PARSERS.get(self.env)
+        if parse is not None:
+            parse(text)
+        return text
+
+
+def encode_mib(text: str) -> str:
+    """Return the bytes that ``text`` mebibytes are: ``int(12.2035 * 2**20)``, as logs write them.
+
+    Raises:
+        ValueError: Not a number in the valid domain.
+    """
+    parameter = BY_NAME["fusion_threshold_bytes"]
+    try:
+        mib = float(text)
+        return str(parameter.check(mib_to_bytes(mib), source=f"{parameter.flag} {text}"))
+    except (ValueError, OverflowError) as error:
+        if "expected" in str(error):
+            raise
+        raise ValueError(f"{parameter.flag}: expected a number of MiB, got {text!r}") from None
+
+
+def _tunable(parameter: Parameter) -> Option:
+    in_mib = parameter.unit == "bytes"
+    name = "fusion_threshold_mb" if in_mib else parameter.name
+    unit = "MiB" if in_mib else parameter.unit
+    return Option(
+        flag=parameter.flag,
+        env=parameter.env,
+        key=f"params.{name}",
+        help=f"{parameter.name}, in {unit}; given: constant, else free for the tuner",
+        metavar="" if parameter.type is bool else unit.upper(),
+        encode=encode_mib if in_mib else str.strip,
+    )
+
+
+def _autotune(name: str, env: str, metavar: str, help: str) -> Option:
+    flag = f"--autotune-{name.replace('_', '-')}"
+    return Option(
+        flag=flag,
+        env=f"HOROVOD_AUTOTUNE_{env}",
+        key=f"autotune.{name}",
+        metavar=metavar,
+        help=help,
+    )
+
+
+OPTIONS: tuple[Option, ...] = (
+    *(_tunable(parameter) for parameter in PARAMETERS),
+    Option(
+        flag="--autotune",
+        env="HOROVOD_AUTOTUNE",
+        key="autotune.enabled",
+        help="tune the communication parameters while the job trains",
+    ),
+    _autotune("log_file", "LOG", "CSV", "trial log; its last line is the best configuration"),
+    _autotune("db", "DB", "FILE", "SQLite log, file or folder (default: beside the CSV)"),
+    _autotune("warmup_samples", "WARMUP_SAMPLES", "N", "samples thrown away at the start"),
+    _autotune("steps_per_sample", "STEPS_PER_SAMPLE", "N", "training steps in one sample"),
+    _autotune("bayes_opt_max_samples", "BAYES_OPT_MAX_SAMPLES", "N", "trials, default included"),
+    _autotune("gaussian_process_noise", "GAUSSIAN_PROCESS_NOISE", "X", "noise (default: learned)"),
+    _autotune("budget", "BUDGET", "SHARE", "largest share of time that exploring may lose"),
+    _autotune("seed", "SEED", "N", "reproducible proposals"),
+    Option(
+        flag="--timeline-filename",
+        env="HOROVOD_TIMELINE",
+        key="timeline.filename",
+        metavar="JSON",
+        help="write a Chrome-trace timeline",
+    ),
+    Option(
+        flag="--timeline-mark-cycles",
+        env="HOROVOD_TIMELINE_MARK_CYCLES",
+        key="timeline.mark_cycles",
+        help="mark the engine's cycles in the timeline",
+    ),
+    Option(
+        flag="--stall-check",
+        env="HOROVOD_STALL_CHECK_DISABLE",
+        key="stall_check.enabled",
+        inverted=True,
+        help="warn when a tensor waits for a rank",
+    ),
+    Option(
+        flag="--stall-check-warning-time-seconds",
+        env="HOROVOD_STALL_CHECK_TIME_SECONDS",
+        key="stall_check.warning_time_seconds",
+        metavar="S",
+        help="wait before the warning",
+    ),
+    Option(
+        flag="--stall-check-shutdown-time-seconds",
+        env="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        key="stall_check.shutdown_time_seconds",
+        metavar="S",
+        help="wait before the job ends (0: never)",
+    ),
+    Option(
+        flag="--mpi-threads-disable",
+        env="HOROVOD_MPI_THREADS_DISABLE",
+        key="library_options.mpi_threads_disable",
+        help="accepted for compatibility",
+    ),
+    Option(
+        flag="--num-nccl-streams",
+        env="HOROVOD_NUM_NCCL_STREAMS",
+        key="library_options.num_nccl_streams",
+        metavar="N",
+        help="streams for NCCL",
+    ),
+    Option(
+        flag="--thread-affinity",
+        env="HOROVOD_THREAD_AFFINITY",
+        key="library_options.thread_affinity",
+        metavar="CORES",
+        help="cores of the engine threads, one per local rank",
+    ),
+    Option(
+        flag="--start-timeout",
+        env="HOROVOD_START_TIMEOUT",
+        key="library_options.start_timeout",
+        metavar="S",
+        help="longest wait for all ranks to start",
+    ),
+    Option(
+        flag="--log-level",
+        env="HOROVOD_LOG_LEVEL",
+        key="logging.level",
+        metavar="LEVEL",
+        help="trace, debug, info, warning, error or fatal",
+    ),
+    Option(
+        flag="--log-with-timestamp",
+        env="HOROVOD_LOG_HIDE_TIME",
+        key="logging.with_timestamp",
+        inverted=True,
+        help="times in log lines",
+    ),
+)
+
+BY_KEY: dict[str, Option] = {option.key: option for option in OPTIONS}
+
+
+def job_environment(
+    environ: Mapping[str, str], config: Mapping[str, str], command_line: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the job's environment: command line > config file > environment > default.
+
+    Args:
+        environ: The caller's environment, kept as it is where nothing else is said.
+        config: {variable: text} from the config file.
+        command_line: {variable: text} from the flags.
+    """
+    return {**environ, **config, **command_line}

@@ -1,0 +1,76 @@
+"""Asks a child process what the engine was built with.
+
+A broken build then cannot harm the launcher. Nothing here starts MPI: the child imports
+``horovod._engine`` and no mpi4py.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_CHILD = """
+import json
+from horovod import _engine
+print(json.dumps([_engine.mpi_library(), _engine.mpi_library_version()]))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBuild:
+    """What the engine says about itself.
+
+    Attributes:
+        library: Path of the libmpi that it resolved; "" without one.
+        version: What that library says about itself.
+        error: Why the engine cannot be imported; "" when it can.
+    """
+
+    library: str = ""
+    version: str = ""
+    error: str = ""
+
+
+@functools.cache
+def engine_build() -> EngineBuild:
+    """Return what the engine of this Python was built with. **Local.**"""
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", "-c", _CHILD],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return EngineBuild(error=str(error))
+    if child.returncode:
+        lines = child.stderr.strip().splitlines()
+        return EngineBuild(error=lines[-1] if lines else f"exit code {child.returncode}")
+    library, version = json.loads(child.stdout.strip().splitlines()[-1])
+    return EngineBuild(library=library, version=" ".join(version.split()).rstrip("\0"))
+
+
+def find_mpirun(library: str, path: str | None = None) -> Path | None:
+    """Return the ``mpirun`` of the MPI at ``library``, else the one on PATH, else None. **Local.**
+
+    Args:
+        library: Path of libmpi, e.g. ``<venv>/lib/libmpi.so.40``; "" when unknown.
+        path: Search path (default: PATH).
+    """
+    folders: list[Path] = []
+    if library:
+        for name in (Path(library).absolute(), Path(library).resolve()):
+            folders += [folder / "bin" for folder in list(name.parents)[:4]]
+    places = [*map(str, folders), os.environ.get("PATH", "") if path is None else path]
+    for place in places:
+        found = shutil.which("mpirun", path=place) or shutil.which("mpiexec", path=place)
+        if found:
+            return Path(found)
+    return None

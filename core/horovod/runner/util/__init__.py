@@ -1,0 +1,1 @@
+"""Small helpers that scripts written for Horovod import from here."""

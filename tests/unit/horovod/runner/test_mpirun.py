@@ -1,0 +1,178 @@
+"""The words that start a job, for each family of MPI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from horovod.runner.hosts import parse_hostfile, parse_hosts
+from horovod.runner.launch import make_job, make_parser
+from horovod.runner.mpirun import (
+    Family,
+    Job,
+    UnknownMpiError,
+    command_line,
+    identify,
+    is_remote,
+    launcher_environment,
+    needs_oversubscribe,
+    passed_variables,
+    physical_cores,
+)
+from horovod.runner.probe import find_mpirun
+
+MPIRUN = Path("/opt/mpi/bin/mpirun")
+
+
+def words(family: Family, job: Job, environ: dict[str, str] | None = None) -> list[str]:
+    return command_line(MPIRUN, family, job, environ or {}, cores=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "family"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to ...", Family.OPEN_MPI_5),
+        ("mpirun (Open MPI) 4.1.6", Family.OPEN_MPI_4),
+        ("mpirun (PRRTE) 3.0.1", None),
+        ("HYDRA build details:\n    Version: 5.0.2", Family.MPICH),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 1", Family.MPICH),
+        ("", None),
+    ],
+)
+def test_family_is_what_the_version_says(text: str, family: Family | None) -> None:
+    if family is not None:
+        assert identify(text) is family
+        return
+    with pytest.raises(UnknownMpiError, match="expected Open MPI, MPICH or Intel MPI"):
+        identify(text)
+
+
+def test_words_reach_the_ranks_as_they_are() -> None:
+    command = ["python", "-c", "print('a b', \"$HOME\")", "--x=\n;rm"]
+    for family in Family:
+        assert words(family, Job(size=2, command=command))[-4:] == command
+
+
+def test_more_ranks_than_cores_are_said_only_where_needed() -> None:
+    four = Job(size=4, command=["x"])
+    assert ":OVERSUBSCRIBE" in words(Family.OPEN_MPI_5, four)
+    assert "--oversubscribe" in words(Family.OPEN_MPI_4, four)
+    assert ":OVERSUBSCRIBE" not in words(Family.OPEN_MPI_5, Job(size=2, command=["x"]))
+    assert not needs_oversubscribe(four, {"SLURM_JOB_ID": "1"}, 2)
+    assert not needs_oversubscribe(Job(size=4, command=["x"], hosts=[("a", 4)]), {}, 2)
+
+
+def test_ranks_are_not_bound_unless_the_caller_says_how() -> None:
+    assert words(Family.OPEN_MPI_5, Job(size=1, command=["x"]))[3:5] == ["--bind-to", "none"]
+    assert words(Family.MPICH, Job(size=1, command=["x"]))[3:5] == ["-bind-to", "none"]
+    bound = Job(size=1, command=["x"], binding_args=["--bind-to", "core"])
+    assert words(Family.OPEN_MPI_5, bound)[3:] == ["--bind-to", "core", "x"]
+
+
+def test_variables_are_named_for_other_hosts_only() -> None:
+    environ = {
+        "HOROVOD_CYCLE_TIME": "1",
+        "HOROVOD_SECRET_KEY": "s",
+        "HOME": "/root",
+        "PATH": "/bin",
+    }
+    remote = Job(size=2, command=["x"], hosts=[("far", 1), ("farther", 1)])
+    built = words(Family.OPEN_MPI_5, remote, environ)
+    assert built[3:5] == ["--host", "far:1,farther:1"]
+    assert [built[i + 1] for i, word in enumerate(built) if word == "-x"] == [
+        "HOROVOD_CYCLE_TIME",
+        "PATH",
+    ]
+    here = Job(size=2, command=["x"], hosts=[("localhost", 2)])
+    assert not is_remote(here)
+    assert "-x" not in words(Family.OPEN_MPI_5, here, environ)
+
+
+def test_nothing_secret_is_passed() -> None:
+    assert passed_variables({"HOROVOD_SECRET_KEY": "x", "TORCH_TOKEN": "x"}) == []
+
+
+@pytest.mark.parametrize("family", list(Family))
+def test_output_folder_interfaces_and_more_words(family: Family) -> None:
+    job = Job(
+        size=2,
+        command=["x"],
+        output_dir="out",
+        network_interfaces=["eth0"],
+        ssh_port=2222,
+        mpi_args=["--quiet"],
+    )
+    built = words(family, job)
+    assert any("out" in word for word in built)
+    assert "eth0" in built
+    assert built[-2:] == ["--quiet", "x"]
+
+
+def test_only_root_gets_permission_to_run_as_root() -> None:
+    assert launcher_environment({"A": "1"}, uid=1000) == {"A": "1"}
+    assert launcher_environment({}, uid=0)["PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+
+
+def test_hardware_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    assert physical_cores(tmp_path) >= 1
+    assert physical_cores() >= 1
+
+
+def test_hosts_are_read_in_order(tmp_path: Path) -> None:
+    assert parse_hosts("a:2, b-1.site") == [("a", 2), ("b-1.site", None)]
+    file = tmp_path / "hosts"
+    file.write_text("# first\na slots=2\nb:3  # second\n\nc\n")
+    assert parse_hostfile(file) == [("a", 2), ("b", 3), ("c", None)]
+
+
+@pytest.mark.parametrize("text", ["a:x", "a;rm", "", "a,,b"])
+def test_what_is_no_host_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected HOST:SLOTS"):
+        parse_hosts(text)
+
+
+def test_host_files_are_checked(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a slots=many\n")
+    with pytest.raises(ValueError, match=r"hosts:1: expected 'HOST slots=N'"):
+        parse_hostfile(file)
+    file.write_text("\n")
+    with pytest.raises(ValueError, match="names no host"):
+        parse_hostfile(file)
+    with pytest.raises(ValueError, match="cannot be read"):
+        parse_hostfile(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["python"], "-np is missing"),
+        (["-np", "0", "python"], "at least 1 rank"),
+        (["-np", "2"], "no command"),
+        (["-np", "2", "--gloo", "python"], "with MPI only"),
+    ],
+)
+def test_a_command_line_that_starts_nothing_says_why(arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_job(make_parser().parse_args(arguments))
+
+
+def test_options_after_the_command_belong_to_the_command() -> None:
+    arguments = make_parser().parse_args(["-np", "2", "python", "t.py", "--verbose", "-np", "3"])
+    job = make_job(arguments)
+    assert (job.size, list(job.command)) == (2, ["python", "t.py", "--verbose", "-np", "3"])
+    assert not arguments.verbose
+
+
+def test_mpirun_of_the_engines_mpi_beats_the_path(tmp_path: Path) -> None:
+    for folder in ("venv", "site"):
+        program = tmp_path / folder / "bin" / "mpirun"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    library = str(tmp_path / "venv/lib/libmpi.so.40")
+    path = str(tmp_path / "site/bin")
+    assert find_mpirun(library, path) == tmp_path / "venv/bin/mpirun"
+    assert find_mpirun("", path) == tmp_path / "site/bin/mpirun"
+    assert find_mpirun("", str(tmp_path)) is None

@@ -1,0 +1,129 @@
+"""Flags and config files become variables; what nobody says exports nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.space import PARAMETERS
+from horovod.runner.config_file import ConfigFileError, read_config_file
+from horovod.runner.launch import make_environment, make_parser
+from horovod.runner.options import BY_KEY, OPTIONS, encode_mib, job_environment
+
+COMMAND = ["-np", "2", "python", "train.py"]
+
+
+def exported(*flags: str) -> dict[str, str]:
+    return dict(make_parser().parse_args([*flags, *COMMAND]).exported)
+
+
+def test_nothing_given_exports_nothing() -> None:
+    assert exported() == {}
+
+
+def test_every_parameter_has_its_flag_and_variable() -> None:
+    table = {(option.flag, option.env) for option in OPTIONS}
+    assert {(parameter.flag, parameter.env) for parameter in PARAMETERS} <= table
+
+
+def test_flags_and_keys_are_unique() -> None:
+    assert len({option.flag for option in OPTIONS}) == len(OPTIONS) == len(BY_KEY)
+
+
+def test_a_threshold_from_a_log_is_accepted_to_the_byte() -> None:
+    text = exported("--fusion-threshold-mb", "12.2035")["HOROVOD_FUSION_THRESHOLD"]
+    assert text == str(int(12.2035 * 1048576))
+
+
+@pytest.mark.parametrize("text", ["64MB", "-1", "nan", "inf", ""])
+def test_a_wrong_threshold_is_refused_with_its_flag(text: str) -> None:
+    with pytest.raises(ValueError, match="fusion-threshold-mb"):
+        encode_mib(text)
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--hierarchical-allreduce", {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}),
+        ("--no-hierarchical-allreduce", {"HOROVOD_HIERARCHICAL_ALLREDUCE": "0"}),
+        ("--autotune", {"HOROVOD_AUTOTUNE": "1"}),
+        ("--no-stall-check", {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
+        ("--stall-check", {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
+        ("--log-without-timestamp", {"HOROVOD_LOG_HIDE_TIME": "1"}),
+    ],
+)
+def test_switches_set_one_variable(flag: str, expected: dict[str, str]) -> None:
+    assert exported(flag) == expected
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--cycle-time-ms", "abc"), ("--cache-capacity", "-1"), ("--autotune-seed", "x")],
+)
+def test_a_value_that_the_job_would_refuse_is_a_usage_error(
+    flags: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        exported(*flags)
+    assert stop.value.code == 2
+    assert f"argument {flags[0]}" in capsys.readouterr().err
+
+
+def test_command_line_beats_file_beats_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("params:\n  cycle_time_ms: 2.5\n  cache_capacity: 64\n")
+    for name, text in [("CYCLE_TIME", "9"), ("CACHE_CAPACITY", "9"), ("FUSION_THRESHOLD", "9")]:
+        monkeypatch.setenv(f"HOROVOD_{name}", text)
+    flags = ["--config-file", str(file), "--cache-capacity", "128", *COMMAND]
+    environ = make_environment(make_parser().parse_args(flags))
+    assert environ["HOROVOD_FUSION_THRESHOLD"] == "9"
+    assert environ["HOROVOD_CYCLE_TIME"] == "2.5"
+    assert environ["HOROVOD_CACHE_CAPACITY"] == "128"
+    assert job_environment({"A": "x"}, {}, {}) == {"A": "x"}
+
+
+def test_config_file_has_the_options_of_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "controller: mpi\n"
+        "params: {fusion_threshold_mb: 12.2035, hierarchical_allreduce: false}\n"
+        "autotune: {enabled: true, log_file: log.csv}\n"
+        "stall_check: {enabled: false}\n"
+        "future: {thing: 1}\n"
+    )
+    environment, warnings = read_config_file(file)
+    assert environment == {
+        "HOROVOD_FUSION_THRESHOLD": "12796297",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": "log.csv",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+    }
+    assert len(warnings) == 1
+    assert "future.thing" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("params: {cycle_time_ms: abc}", "params.cycle_time_ms: HOROVOD_CYCLE_TIME"),
+        ("params: {hierarchical_allreduce: often}", "expected true or false"),
+        ("params: {cache_capacity: [1]}", "expected one value"),
+        ("controller: gloo", "only mpi"),
+        ("just a sentence", "expected sections"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_wrong_config_file_says_where(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigFileError, match=message):
+        read_config_file(file)
+
+
+def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match=r"nowhere\.yaml"):
+        read_config_file(tmp_path / "nowhere.yaml")
