@@ -1,0 +1,48 @@
+"""What the tuner tells its driver, besides protocol messages and the values of ``trial``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.bayes import Proposal
+from autotune.bayes.surrogate import Hyperparameters
+from autotune.protocol import Apply, Done, Line, Progress
+from autotune.scoring import Window
+from autotune.trial import Certificate, CommParams, RunState, Sample, SampleKind, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identified:
+    """The training signature is known: the driver answers with ``Tuner.begin``."""
+
+    signature: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished:
+    """The run ends; ``best`` stays in force, or is the best so far (None without a trial)."""
+
+    state: RunState
+    best: Trial | None
+
+
+Event = Apply | Line | Progress | Done | Sample | Trial | Certificate | RunFinished | Identified
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What ``Tuner.work`` found: the next setting (None: all were tried) and the constants."""
+
+    proposal: Proposal | None
+    constants: Hyperparameters | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the present window is read for."""
+
+    kind: SampleKind
+    trial_id: int
+    params: CommParams
+    window: Window
+    pair: int | None = None

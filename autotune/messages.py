@@ -1,0 +1,118 @@
+"""What the tuner says to people. Units and direction stand wherever a score is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from autotune.bayes import Incumbent
+from autotune.certify import LOOKS
+from autotune.protocol import Settings
+from autotune.space import BY_NAME, MIB, Value
+from autotune.trial import CommParams, Trial, TrialState
+from autotune.warmup import steps_to_first_sample
+
+HIGHER = "bytes/us, higher is better"
+
+
+def value_text(name: str, value: Value) -> str:
+    """Return one parameter for people: ``fusion 16 MiB``, ``cycle 1 ms``, ``cache off``."""
+    short = {
+        "fusion_threshold_bytes": "fusion",
+        "cycle_time_ms": "cycle",
+        "cache_capacity": "cache",
+    }
+    if name == "fusion_threshold_bytes":
+        text = f"{value / MIB:.4g} MiB" if value else "off"
+    elif name == "cycle_time_ms":
+        text = f"{value:g} ms"
+    elif name == "cache_capacity":
+        text = str(int(value)) if value else "off"
+    else:
+        text = "on" if value else "off"
+    return f"{short.get(name, name)} {text}"
+
+
+def params_text(params: CommParams, names: Collection[str]) -> str:
+    """Return the parameters ``names`` of a setting (all of them if ``names`` is empty)."""
+    shown = [name for name in BY_NAME if not names or name in names]
+    values = params.as_dict()
+    order = sorted(shown, key=list(BY_NAME).index, reverse=True)
+    return ", ".join(value_text(name, values[name]) for name in order)
+
+
+def start_text(settings: Settings, *, most: int) -> str:
+    """Return how many training steps tuning takes."""
+    return (
+        f"autotune: needs about {steps_to_first_sample(settings)} training steps for the first "
+        f"sample and at most about {most} to finish ({settings.max_samples} trials at most; "
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES and HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE change that)"
+    )
+
+
+def frozen_text(fixed: Mapping[str, Value], inert: Mapping[str, str]) -> list[str]:
+    """Return one line for each parameter that is not explored, with the reason."""
+    lines = [
+        f"autotune: {name} stays at {BY_NAME[name].format(value)}: set explicitly "
+        f"(unset {BY_NAME[name].env} to tune it)"
+        for name, value in fixed.items()
+    ]
+    lines += [
+        f"autotune: {name} is not explored: {reason}"
+        for name, reason in inert.items()
+        if name not in fixed
+    ]
+    return lines
+
+
+def progress_text(trial: Trial, *, most: int, incumbent: Incumbent, names: Collection[str]) -> str:
+    """Return the line that follows a finished trial."""
+    how = "" if trial.state is TrialState.COMPLETE else f" ({trial.state})"
+    best = "this one" if incumbent.params == trial.params else params_text(incumbent.params, names)
+    best = "the default" if incumbent.params == default else best
+    return (
+        f"autotune: trial {trial.trial_id + 1} of at most {most}: "
+        f"{params_text(trial.params, names)}: score {trial.score:.4g} {HIGHER}{how}; best so far: {best}, {incumbent.score:.4g}, "
+        f"{incumbent.gain:+.1%} over the default"
+    )
+
+
+def rest_text(params: CommParams, *, names: Collection[str]) -> str:
+    """Return what is said when exploring pauses because it has lost what it may lose."""
+    return (
+        "autotune: pauses under the best setting so far until the time lost is within "
+        f"HOROVOD_AUTOTUNE_BUDGET: {params_text(params, names)}"
+    )
+
+
+def certify_text(incumbent: Trial, *, names: Collection[str]) -> str:
+    """Return what is said when the paired comparison begins."""
+    return (
+        f"autotune: compares {params_text(incumbent.params, names)} with the default "
+        f"in at most {LOOKS[-1]} pairs of windows"
+    )
+
+
+def result_text(best: Trial, *, reason: str, names: Collection[str]) -> str:
+    """Return the last line of a finished run."""
+    what = "the default stays" if best.trial_id == 0 else "stays"
+    return (
+        f"autotune: done: {what} in force: {params_text(best.params, names)} "
+        f"(score {best.score:.4g} {HIGHER}); {reason}"
+    )
+
+
+def no_sample_text(*, needed: int, seen: int) -> str:
+    """Return what a job that was too short to be tuned says at exit."""
+    return (
+        f"autotune: the job ended before the first sample: needs {needed} steps, saw {seen}; "
+        "lower HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or train longer"
+    )
+
+
+def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]) -> str:
+    """Return what a job that ended while tuning says at exit."""
+    return (
+        f"autotune: unfinished: the job ended after {done} of at most {most} trials; best so far: "
+        f"{params_text(best.params, names)} (score {best.score:.4g} {HIGHER}); the same job with "
+        "the same HOROVOD_AUTOTUNE_LOG goes on from here"
+    )
