@@ -64,15 +64,22 @@ def frozen_text(fixed: Mapping[str, Value], inert: Mapping[str, str]) -> list[st
     return lines
 
 
-def progress_text(trial: Trial, *, most: int, incumbent: Incumbent, names: Collection[str]) -> str:
+def progress_text(
+    trial: Trial,
+    *,
+    most: int,
+    incumbent: Incumbent,
+    default: CommParams,
+    names: Collection[str],
+) -> str:
     """Return the line that follows a finished trial."""
     how = "" if trial.state is TrialState.COMPLETE else f" ({trial.state})"
     best = "this one" if incumbent.params == trial.params else params_text(incumbent.params, names)
     best = "the default" if incumbent.params == default else best
     return (
         f"autotune: trial {trial.trial_id + 1} of at most {most}: "
-        f"{params_text(trial.params, names)}: score {trial.score:.4g} {HIGHER}{how}; best so far: {best}, {incumbent.score:.4g}, "
-        f"{incumbent.gain:+.1%} over the default"
+        f"{params_text(trial.params, names)}: score {trial.score:.4g} {HIGHER}{how}; "
+        f"best so far: {best} at {incumbent.score:.4g}, {incumbent.gain:+.1%} over the default"
     )
 
 
@@ -113,6 +120,6 @@ def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]
     """Return what a job that ended while tuning says at exit."""
     return (
         f"autotune: unfinished: the job ended after {done} of at most {most} trials; best so far: "
-        f"{params_text(best.params, names)} (score {best.score:.4g} {HIGHER}); the same job with "
-        "the same HOROVOD_AUTOTUNE_LOG goes on from here"
+        f"{params_text(best.params, names)} (score {best.score:.4g} {HIGHER}); the same job "
+        "with the same HOROVOD_AUTOTUNE_LOG goes on from here"
     )

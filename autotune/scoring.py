@@ -24,7 +24,7 @@ SLOW_RATIO = 1.2
 SLOW_SHARE = 0.2
 """Slow steps are dropped only up to this share; more often, being slow is what the setting does."""
 HOPELESS_RATIO = {1: 3.0, 2: 2.0, 4: 1.3}
-"""Slower than the default by this factor in the latest 1, 2, 4 readings proves a setting hopeless."""
+"""Slower than the default by this factor in the latest 1, 2 or 4 steps proves a setting hopeless."""
 
 
 @dataclass(frozen=True, kw_only=True)
