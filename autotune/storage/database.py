@@ -73,7 +73,10 @@ class Database:
         stem = os.path.splitext(os.path.basename(self._csv_path or "run"))[0]
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         name = re.sub(r"[^\w.-]", "_", f"{stem}-{stamp}-{self._host}-{self._pid}")
-        return self._open(os.path.join(self.path, f"{name}.db"))
+        number = 1
+        while os.path.exists(path := os.path.join(self.path, f"{name}-{number}.db")):
+            number += 1
+        return self._open(path)
 
     def _files_of(self, run: RunInfo) -> list[str]:
         hash_ = fingerprint_hash(run.fingerprint)

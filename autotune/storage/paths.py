@@ -68,7 +68,7 @@ def resolve(path: str, what: str) -> str:
             raise LogError(
                 f"{what}={path}: folder {folder} does not exist; create it or change {what}"
             )
-        mode = os.stat(real).st_mode if os.path.lexists(real) else None
+        mode = _mode(real)
     except (OSError, ValueError) as error:
         raise LogError(f"{what}={path!r}: {error}; change {what}") from None
     if mode is not None and stat.S_ISDIR(mode):
@@ -94,3 +94,10 @@ def resolve_folder(path: str, what: str) -> str:
             f"{what}={path}: folder not writable by this user; change its mode or {what}"
         )
     return real
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None

@@ -97,16 +97,17 @@ def _read_csv(path: str) -> LogView:
         content = parse_csv(file.read(), path)
     warnings = list(content.warnings)
     stored = _stored_run(path, content, warnings) if content.own and content.lines else None
-    trials = content.trials
+    trials, best = content.trials, content.best
     if stored is not None:
         known = {row_text(trial): trial for trial in stored.trials}
         trials = tuple(known[row_text(trial)] for trial in trials)
+        best = best and known[row_text(best)]
     return LogView(
         path=path,
         kind="csv" if content.own else "horovod",
         trials=trials,
-        best=content.best or best_so_far(trials),
-        finished=content.best is not None,
+        best=best or best_so_far(trials),
+        finished=best is not None,
         run=stored.run if stored else None,
         certificate=stored.certificate if stored else None,
         warnings=tuple(warnings),

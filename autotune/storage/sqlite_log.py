@@ -23,6 +23,7 @@ from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is
 from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
 
 _BUSY_TIMEOUT_S = 10.0
+_SYNCHRONOUS = "FULL"
 
 
 class SqliteLog:
@@ -180,7 +181,7 @@ class SqliteLog:
         known = check_ours(self._connection, self.path)
         mode = "WAL" if is_local(os.path.dirname(os.path.abspath(self.path))) else "DELETE"
         self._connection.execute(f"PRAGMA journal_mode = {mode}")
-        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
         self._connection.execute("PRAGMA foreign_keys = ON")
         if known:
             return
