@@ -1,0 +1,363 @@
+"""The only place where the runtime talks to the autotuner; its pipe ends here, on rank 0.
+
+The service is a process of its own (``autotune.service``). At ``init`` rank 0 starts it and waits,
+bounded, for its word. While the job trains, every rank says where its training steps end; rank 0
+also hands finished steps to the service and proposes to the engine what the service wants to try.
+Nothing
+here waits for the service on the training thread, and nothing here communicates: the engine carries
+parameter changes to the other ranks.
+
+A training step ends when the first wrapped DistributedOptimizer has synchronised; without one, at
+``hvd.autotune.step()``; else the engine finds the period of the operations by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from autotune import protocol
+from autotune.errors import ProtocolError
+from autotune.space import PARAMETERS
+from horovod import __version__, _engine, basics
+from horovod.mpi import Topology
+from horovod.progress import Progress
+from horovod.service_process import ServiceProcess, child_environment, reap_previous
+from horovod.settings import Settings
+
+logger = logging.getLogger("horovod.autotune")
+
+READY_SECONDS = 10.0
+"""How long init waits for the service."""
+FINISH_SECONDS = 2.0
+"""How long shutdown waits for the service's last lines."""
+PUMP_SECONDS = 0.05
+"""How often messages are looked for where no explicit step ends."""
+
+State = Literal["off", "nothing to tune", "starting", "tuning", "done", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What this rank knows of the tuning; reading it never communicates.
+
+    Attributes:
+        state: "off", "nothing to tune", "starting", "tuning", "done" or "lost" (the service ended
+            early). Only rank 0 tunes: elsewhere "off", while ``epoch`` and ``params`` are right.
+        text: The last progress line, or the reason of the state.
+        epoch: Number of parameter changes in force on this rank.
+        params: The parameters in force on this rank.
+    """
+
+    state: State
+    text: str
+    epoch: int
+    params: Mapping[str, Any]
+
+
+class Session:
+    """The tuning of one job on one rank; idle on all ranks but 0. Implements ``basics.Tuner``."""
+
+    def __init__(self) -> None:
+        self.state: State = "off"
+        self.text = ""
+        self._engine: _engine.Engine | None = None
+        self._service: ServiceProcess | None = None
+        self._progress = Progress(logger)
+        self._start: dict[str, Any] = {}
+        self._incumbent: Mapping[str, Any] | None = None
+        self._epoch = 0
+        self._next_pump = 0.0
+
+    def prepare(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
+        """**Rank 0 only.** Start the service and wait for its word, bounded.
+
+        Raises:
+            ValueError: The service refuses the job (a path, a live job on the same log, ...).
+        """
+        if not settings["HOROVOD_AUTOTUNE"]:
+            return
+        logger.setLevel(logging.INFO)
+        self._start = settings.params
+        inert = inert_parameters(topology)
+        reason = nothing_to_tune(topology.size, settings.fixed, inert)
+        if reason:
+            self.state, self.text = "nothing to tune", reason
+            self._progress.line(f"nothing to tune: {reason}")
+            return
+        self._launch(make_hello(settings, topology, inert, mpi_version))
+
+    def attach(self, engine: _engine.Engine) -> None:
+        """**Local.** Remember the engine: from here on steps are reported."""
+        self._engine = engine
+
+    def finish(self) -> None:
+        """**Local.** Hand over the last steps, let the service close its logs, bounded."""
+        service = self._service
+        if service is None:
+            return
+        try:
+            self._send_steps()
+            service.send(protocol.encode(protocol.Finish()))
+            self._engine = None
+            self._read_until_end(time.monotonic() + FINISH_SECONDS)
+        except Exception as error:
+            logger.warning("the tuner's service could not be ended properly: %s", error)
+        finally:
+            self._progress.end()
+            self._service = None
+            service.close()
+
+    def forget(self) -> None:
+        """**Local.** Let go of the service in a forked child."""
+        if self._service is not None:
+            self._service.forget()
+        self._service = None
+
+    def end_step(self) -> None:
+        """**Local**, every rank alike. Tell the engine that a training step ended here."""
+        if self._engine is not None and self._engine.end_step() and self._service is not None:
+            self._pump()
+
+    def tick(self) -> None:
+        """**Local.** Look for messages now and then, where no explicit step does."""
+        if self._service is not None and time.monotonic() >= self._next_pump:
+            self._pump()
+
+    def _launch(self, hello: protocol.Hello) -> None:
+        self.state = "starting"
+        command = (sys.executable, "-P", "-m", "autotune.service")
+        try:
+            reap_previous()
+            self._service = ServiceProcess(command, child_environment(os.environ))
+        except OSError as error:
+            self._lose(f"cannot be started: {error}")
+            return
+        self._service.send(protocol.encode(hello))
+        deadline = time.monotonic() + READY_SECONDS
+        while self.state == "starting" and self._service is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                logger.warning("the tuner's service is slow to start; training starts without it")
+                return
+            self._service.wait(left)
+            self._receive()
+
+    def _pump(self) -> None:
+        self._next_pump = time.monotonic() + PUMP_SECONDS
+        self._send_steps()
+        self._receive()
+
+    def _send_steps(self) -> None:
+        if self._engine is None or self._service is None:
+            return
+        records, signatures = self._engine.drain_steps()
+        for number, operations in signatures:
+            message = protocol.Signature(signature=number, operations=tuple(operations))
+            self._service.send(protocol.encode(message))
+        if records:
+            steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))
+            self._service.send(protocol.encode(protocol.Steps(records=steps)), droppable=True)
+        self._service.flush()
+
+    def _receive(self) -> None:
+        service = self._service
+        if service is None:
+            return
+        try:
+            for line in service.receive():
+                self._take(protocol.decode(line))
+        except ProtocolError as error:
+            self._lose(f"broke the protocol: {error}")
+        if service.broken and self._service is service:
+            if self.state == "done":
+                self._service = None
+                service.close()
+            else:
+                self._lose(f"ended ({service.last_words() or 'without a word'})")
+
+    def _take(self, message: protocol.Message) -> None:
+        match message:
+            case protocol.Ready(lines=lines):
+                self.state = "tuning"
+                for text in lines:
+                    self._progress.line(text)
+            case protocol.Refused(message=text):
+                self._refuse(text)
+            case protocol.Apply():
+                self._incumbent = message.incumbent or self._incumbent
+                self._propose(message.epoch, message.params)
+            case protocol.Line(text=text, level=level):
+                self._progress.line(text, level)
+            case protocol.Progress(text=text):
+                self.text = text
+                self._progress.show(text)
+            case protocol.Done():
+                self.state, self.text = "done", message.text
+                self._incumbent = message.params
+                self._propose(message.epoch, message.params)
+                self._progress.line(message.text)
+            case _:
+                raise ProtocolError(f"unexpected message {type(message).__name__}")
+
+    def _refuse(self, text: str) -> None:
+        """Raise at init; a refusal that comes later than init could wait is only a warning."""
+        service, self._service = self._service, None
+        self.state, self.text = "lost", text
+        if service is not None:
+            service.close()
+        if self._engine is None:
+            raise ValueError(text)
+        logger.warning("the job is not tuned: %s", text)
+
+    def _propose(self, epoch: int, params: Mapping[str, Any]) -> None:
+        if self._engine is not None and epoch > self._epoch:
+            self._epoch = epoch
+            self._engine.propose(epoch, _engine.Params(**params))
+
+    def _read_until_end(self, deadline: float) -> None:
+        while self._service is not None and not self._service.broken:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._service.wait(left)
+            for line in self._service.receive():
+                self._take(protocol.decode(line))
+
+    def _lose(self, why: str) -> None:
+        """Go on without the service, under the best known setting; say so once."""
+        service, self._service = self._service, None
+        self.state, self.text = "lost", why
+        if service is not None:
+            service.close()
+        known = self._incumbent or self._start
+        if self._epoch > 0:
+            self._propose(self._epoch + 1, known)
+        name = "the incumbent" if self._incumbent else "the settings it started with"
+        logger.warning("the tuner's service %s; training goes on with %s", why, name)
+
+
+def inert_parameters(topology: Topology) -> dict[str, str]:
+    """**Local.** Return {parameter: reason} of those that cannot matter in a job of this shape."""
+    if topology.cross_size == 1:
+        reason = "all ranks are on one host"
+    elif topology.local_size == 1 and topology.homogeneous:
+        reason = "one rank per host"
+    else:
+        reason = "not in this version"
+    return {name: reason for name in ("hierarchical_allreduce", "hierarchical_allgather")}
+
+
+def nothing_to_tune(size: int, fixed: Mapping[str, Any], inert: Mapping[str, str]) -> str | None:
+    """**Local.** Return why there is nothing to tune, or None."""
+    if size == 1:
+        return "a job of 1 rank does not communicate"
+    if any(p.name not in fixed and p.name not in inert for p in PARAMETERS):
+        return None
+    variables = ", ".join(p.env for p in PARAMETERS if p.name in fixed)
+    others = "".join(f"; {name}: {why}" for name, why in inert.items() if name not in fixed)
+    return f"all parameters that matter are set explicitly ({variables}){others}"
+
+
+def make_hello(
+    settings: Settings, topology: Topology, inert: Mapping[str, str], mpi_version: str
+) -> protocol.Hello:
+    """**Local.** Return the message that describes the job to the service."""
+    prefix = "HOROVOD_AUTOTUNE_"
+    return protocol.Hello(
+        csv_path=settings[prefix + "LOG"],
+        db_path=settings[prefix + "DB"],
+        settings=protocol.Settings(
+            warmup_samples=settings[prefix + "WARMUP_SAMPLES"],
+            steps_per_sample=settings[prefix + "STEPS_PER_SAMPLE"],
+            max_samples=settings[prefix + "BAYES_OPT_MAX_SAMPLES"],
+            noise=settings[prefix + "GAUSSIAN_PROCESS_NOISE"],
+            budget=settings[prefix + "BUDGET"],
+            seed=settings[prefix + "SEED"],
+        ),
+        fixed=settings.fixed,
+        inert={name: why for name, why in inert.items() if name not in settings.fixed},
+        size=topology.size,
+        local_size=topology.local_size,
+        cross_size=topology.cross_size,
+        versions={"hvd-autotune": __version__, "mpi": mpi_version},
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+_session = Session()
+_step_source: weakref.ref[object] | None = None
+
+
+def init(comm: object = None, process_sets: object = None) -> None:
+    """Start the runtime, with the tuner where HOROVOD_AUTOTUNE is on. **Collective:** all ranks.
+
+    Idempotent; arguments and errors as ``horovod.basics.init``.
+    """
+    global _session
+    if not basics.is_initialized():
+        session = Session()
+        basics.init(comm, process_sets, tuner=session)
+        _session = session
+
+
+def claim_steps(optimizer: object) -> None:
+    """**Local.** Let ``optimizer`` end the training steps, unless an earlier one does."""
+    global _step_source
+    if _step_source is None or _step_source() is None:
+        _step_source = weakref.ref(optimizer)
+
+
+def optimizer_synchronized(optimizer: object) -> None:
+    """**Local**, every rank alike. End a training step if ``optimizer`` ends them."""
+    claim_steps(optimizer)
+    if _step_source is not None and _step_source() is optimizer:
+        _session.end_step()
+
+
+def tick() -> None:
+    """**Local.** Serve the tuner now and then; called after every wait."""
+    _session.tick()
+
+
+def step() -> None:
+    """End a training step, in scripts without a DistributedOptimizer. **Local**, every rank alike.
+
+    Does nothing in a job with a wrapped optimizer: that one ends the steps.
+
+    Raises:
+        ValueError: ``hvd.init()`` was not called.
+    """
+    basics.engine()
+    if _step_source is None or _step_source() is None:
+        _session.end_step()
+
+
+def pause() -> None:
+    """**Local**, every rank alike. Do not score steps until ``resume()``."""
+    basics.engine().pause_steps(True)
+
+
+def resume() -> None:
+    """**Local**, every rank alike. Score steps again."""
+    basics.engine().pause_steps(False)
+
+
+def params() -> dict[str, Any]:
+    """**Local**, never communicates. Return {name: value} of the parameters in force here."""
+    current = basics.engine().params()
+    return {parameter.name: getattr(current, parameter.name) for parameter in PARAMETERS}
+
+
+def status() -> Status:
+    """**Local**, never communicates. Return what this rank knows of the tuning."""
+    engine = basics.engine()
+    return Status(state=_session.state, text=_session.text, epoch=engine.epoch(), params=params())

@@ -1,0 +1,24 @@
+"""Everything that the runtime raises on purpose, beside ``ValueError`` for wrong arguments.
+
+::
+
+    RuntimeError
+    ├── HorovodInternalError     an operation failed on all ranks, a rank died, or the engine ended
+    └── HostsUpdatedInterrupt    elastic jobs: the set of hosts changed
+"""
+
+
+class HorovodInternalError(RuntimeError):
+    """A collective failed: the message names the tensor, the ranks and what they disagreed on."""
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The set of hosts of an elastic job changed.
+
+    Args:
+        skip_sync: The state need not be synchronised again (hosts were only removed).
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the set of hosts changed")
+        self.skip_sync = skip_sync

@@ -1,0 +1,226 @@
+"""MPI as the runtime sees it: start and end by mpi4py, the job's topology, agreement at init.
+
+``mpi4py.MPI`` starts MPI when it is imported, so nothing imports it before ``hvd.init()``. Where
+we are
+the first to import it we also end MPI ourselves, at exit, in the process that started it: a forked
+    child
+never ends it, and a process whose engine failed leaves without (MPI's finalize could hang).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+POLL_SECONDS = 0.001
+"""Waiting ranks sleep between tests: the core may be needed by the rank they wait for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Place of this rank in the job.
+
+    Attributes:
+        rank, size: Among all ranks.
+        local_rank, local_size: Among the ranks of this host.
+        cross_rank, cross_size: Among the ranks of equal local_rank, one per host.
+        homogeneous: All hosts run the same number of ranks.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool
+
+
+def start() -> tuple[Any, bool]:
+    """**Local.** Return (the module ``mpi4py.MPI``, whether ending MPI is up to us); starts MPI.
+
+    Raises:
+        RuntimeError: mpi4py is missing or finds no MPI library, or MPI was already ended.
+    """
+    ours = "mpi4py.MPI" not in sys.modules
+    try:
+        if ours:
+            import mpi4py
+
+            ours = mpi4py.rc.finalize is not False
+            mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeError(
+            f"hvd.init() cannot start MPI through mpi4py: {error}; see 'horovodrun --check-build'"
+        ) from error
+    if MPI.Is_finalized():
+        raise RuntimeError("hvd.init(): MPI was already ended in this process; start a new one")
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        ours = True
+    return MPI, ours
+
+
+def thread_error(mpi: Any, size: int) -> str | None:
+    """**Local.** Return why the thread level of MPI is not enough, or None.
+
+    One thread at a time is inside MPI, so SERIALIZED is enough as long as the script makes no MPI
+    calls of its own; below that only a job of one rank works.
+    """
+    level = mpi.Query_thread()
+    if size == 1 or level >= mpi.THREAD_SERIALIZED:
+        return None
+    names = {mpi.THREAD_SINGLE: "THREAD_SINGLE", mpi.THREAD_FUNNELED: "THREAD_FUNNELED"}
+    return (
+        f"MPI provides {names.get(level, level)}: expected at least THREAD_SERIALIZED, as the "
+        "engine has its own thread; remove mpi4py.rc.thread_level and mpi4py.rc.threads, or use an MPI "
+        "that was built with thread support"
+    )
+
+
+def library_path(mpi: Any) -> str:
+    """**Local.** Return the path of the MPI library that mpi4py resolved, '' when unknown."""
+
+    class DlInfo(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("symbol", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    try:
+        extension = ctypes.CDLL(mpi.__file__, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        address = ctypes.cast(extension.MPI_Init, ctypes.c_void_p)
+        info = DlInfo()
+        dladdr = ctypes.CDLL(None).dladdr
+        dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(DlInfo))
+        found = dladdr(address, ctypes.byref(info)) != 0 and info.file
+    except (OSError, AttributeError):
+        return ""
+    return os.fsdecode(info.file) if found else ""
+
+
+def library_error(ours: str, theirs: str) -> str | None:
+    """**Local.** Return the error when engine (``ours``) and mpi4py (``theirs``) differ."""
+    if not ours or not theirs or os.path.realpath(ours) == os.path.realpath(theirs):
+        return None
+    return (
+        f"two MPI libraries in one process: the engine resolved {ours}, mpi4py resolved {theirs}; "
+        "reinstall mpi4py or hvd-autotune with the same mpicc first on the PATH"
+    )
+
+
+def job_communicator(mpi: Any, comm: object) -> MPI.Comm:
+    """Return a communicator of our own for the ranks of the job. **Collective** over those ranks.
+
+    Args:
+        mpi: The module ``mpi4py.MPI``.
+        comm: None (all ranks), a list of world ranks, or an mpi4py communicator.
+
+    Raises:
+        ValueError: ``comm`` is something else, or leaves this process out.
+    """
+    world = mpi.COMM_WORLD
+    if comm is None or (isinstance(comm, Sequence) and not comm):
+        result: MPI.Comm = world.Dup()
+        return result
+    if isinstance(comm, mpi.Comm):
+        return comm.Dup()  # type: ignore[no-any-return]
+    if not isinstance(comm, Sequence) or not all(isinstance(rank, int) for rank in comm):
+        raise ValueError(
+            f"hvd.init(comm=...): expected None, a list of ranks or an mpi4py "
+            f"communicator, got {comm!r}"
+        )
+    if world.rank not in comm:
+        raise ValueError(f"hvd.init(comm={list(comm)}): rank {world.rank} is not in the list")
+    group = world.group.Incl(list(comm))
+    created: MPI.Comm = world.Create_group(group)
+    group.Free()
+    return created
+
+
+def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
+    """**Collective.** Return this rank's place.
+
+    Ranks share a host when MPI says that they can share memory; where any rank has a ``host_name``
+    (HOROVOD_HOSTNAME), when their names are equal.
+    """
+    names = comm.allgather(host_name)
+    if any(names):
+        hosts = [name or mpi.Get_processor_name() for name in names]
+        first_of_host = hosts.index(host_name or mpi.Get_processor_name())
+        local = comm.Split(first_of_host, comm.rank)
+    else:
+        local = comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank)
+    cross = comm.Split(local.rank, comm.rank)
+    local_sizes = comm.allgather(local.size)
+    topology = Topology(
+        rank=comm.rank,
+        size=comm.size,
+        local_rank=local.rank,
+        local_size=local.size,
+        cross_rank=cross.rank,
+        cross_size=cross.size,
+        homogeneous=len(set(local_sizes)) == 1,
+    )
+    cross.Free()
+    local.Free()
+    return topology
+
+
+def gather_all(comm: MPI.Comm, value: Any) -> list[Any]:
+    """**Collective.** Return every rank's ``value``, by rank, and sleep while waiting."""
+    wait(comm, seconds=None)
+    return comm.allgather(value)
+
+
+def wait(comm: MPI.Comm, seconds: float | None) -> bool:
+    """**Collective.** Return True when all ranks of ``comm`` are here, False after ``seconds``."""
+    request = comm.Ibarrier()
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while not request.Test():
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def end(
+    mpi: Any,
+    comm: MPI.Comm | None,
+    *,
+    failed: bool,
+    raised: bool,
+    ours: bool,
+    leave: Callable[[int], None],
+) -> None:
+    """End MPI at the exit of the process, unless that could hang. **Collective** over ``comm``.
+
+    Args:
+        mpi: The module ``mpi4py.MPI``.
+        comm: The job's communicator; None when the job never got one.
+        failed: The engine had a fatal error: leave without ending MPI; the launcher then ends the
+            job with a code other than 0.
+        raised: This process ends by an exception: wait a little for the other ranks (they may
+            be raising the same), then leave without them, so that the launcher ends them.
+        ours: Ending MPI is up to us; else mpi4py does it right after us.
+        leave: Ends the process at once with an exit code (``os._exit``).
+    """
+    if mpi.Is_finalized():
+        return
+    if not failed and comm is not None and (ours or raised):
+        failed = not wait(comm, seconds=2.0 if raised else None)
+    if not failed and ours:
+        mpi.Finalize()
+    elif failed and not ours:
+        leave(1)

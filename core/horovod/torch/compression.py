@@ -1,0 +1,73 @@
+"""Compression of gradients before they are reduced."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+
+class Compressor:
+    """Interface of a compression: two static functions around a reduction."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """**Local.** Return (what travels, context for ``decompress``)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """**Local.** Return the tensor in its first form."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """What travels is the tensor itself."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """**Local.** Return (``tensor``, None)."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """**Local.** Return ``tensor``."""
+        return tensor
+
+
+class _CastCompressor(Compressor):
+    """Floating-point tensors travel in a shorter type; others as they are."""
+
+    dtype: ClassVar[torch.dtype]
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        """**Local.** Return (``tensor`` in the short type, its type)."""
+        if not tensor.dtype.is_floating_point:
+            return tensor, None
+        return tensor.to(cls.dtype), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        """**Local.** Return ``tensor`` in the type that it had."""
+        return tensor.to(ctx) if isinstance(ctx, torch.dtype) else tensor
+
+
+class FP16Compressor(_CastCompressor):
+    """Floating-point tensors travel as float16."""
+
+    dtype = torch.float16
+
+
+class BF16Compressor(_CastCompressor):
+    """Floating-point tensors travel as bfloat16."""
+
+    dtype = torch.bfloat16
+
+
+class Compression:
+    """The compressions that there are."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

@@ -1,0 +1,199 @@
+"""Broadcasts of a whole state: parameters, an optimizer, any object."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import cloudpickle  # type: ignore[import-untyped]
+import torch
+
+from horovod import basics
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch.mpi_ops import allgather_async, broadcast_, broadcast_async_, synchronize
+
+T = TypeVar("T")
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """**Collective.** Overwrite ``params`` by root's, in place; usually ``model.state_dict()``.
+
+    Args:
+        params: A dictionary {name: tensor}, or a list of tensors or of (name, tensor); entries
+            that are no tensors are left alone.
+        root_rank: Global rank of the sender.
+        process_set: Only the global one in this version.
+
+    Raises:
+        ValueError: ``params`` is something else, e.g. the generator ``model.parameters()``.
+    """
+    if isinstance(params, Mapping):
+        pairs: list[tuple[str | None, Any]] = sorted(params.items())
+    elif isinstance(params, list):
+        pairs = [entry if isinstance(entry, tuple) else (None, entry) for entry in params]
+    else:
+        raise ValueError(
+            f"broadcast_parameters: expected a dictionary or a list, got {type(params).__name__}; "
+            "pass model.state_dict() or list(model.named_parameters())"
+        )
+    tensors = [(name, value) for name, value in pairs if isinstance(value, torch.Tensor)]
+    _broadcast_tensors(tensors, root_rank, process_set)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """**Collective.** Give ``optimizer`` root's state and options, also where it has none yet.
+
+    Args:
+        optimizer: Plain or distributed, with the same parameter groups on all ranks.
+        root_rank: Global rank of the sender.
+        model: Accepted for compatibility; not needed.
+
+    Raises:
+        ValueError: An LBFGS optimizer: its state belongs to no parameter.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("broadcast_optimizer_state: cannot broadcast torch.optim.LBFGS state")
+    own = _optimizer_content(optimizer)
+    outline = broadcast_object(_outline(own), root_rank, name="optimizer_state")
+    tensors: list[tuple[str | None, torch.Tensor]] = []
+    content = _fill(outline, own, "optimizer_state", tensors)
+    _broadcast_tensors(tensors, root_rank, global_process_set)
+    if basics.rank() != root_rank:
+        _set_optimizer_content(optimizer, content)
+
+
+def broadcast_object(
+    obj: T,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> T:
+    """**Collective.** Return root's ``obj`` on all ranks (the very same object on root).
+
+    Args:
+        obj: Anything that cloudpickle takes; ignored on other ranks than root.
+        root_rank: Global rank of the sender.
+        name: Name of the operation, the same on all ranks.
+        process_set: Only the global one in this version.
+    """
+    sends = basics.rank() == root_rank
+    data = _to_bytes(obj) if sends else torch.empty(0, dtype=torch.uint8)
+    size = torch.tensor([data.numel()], dtype=torch.int64)
+    broadcast_(size, root_rank, _suffixed(name, "sz"), process_set)
+    if not sends:
+        data = torch.empty(int(size.item()), dtype=torch.uint8)
+    broadcast_(data, root_rank, _suffixed(name, "t"), process_set)
+    return obj if sends else _from_bytes(data)
+
+
+def allgather_object(
+    obj: T, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[T]:
+    """**Collective.** Return every rank's ``obj``, in the order of the ranks."""
+    data = _to_bytes(obj)
+    size = torch.tensor([data.numel()], dtype=torch.int64)
+    sizes = synchronize(allgather_async(size, _suffixed(name, "sz"), process_set)).tolist()
+    gathered = synchronize(allgather_async(data, _suffixed(name, "t"), process_set))
+    return [_from_bytes(part) for part in gathered.split(sizes)]
+
+
+class _Outline:
+    """Stands for a tensor in the state that root sends first."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+
+
+def _optimizer_content(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return groups without parameters and the states by the parameters' position."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    position = {p: i for i, p in enumerate(parameters)}
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    states = {position.get(key, key): value for key, value in optimizer.state.items()}
+    return {"groups": groups, "states": states}
+
+
+def _set_optimizer_content(optimizer: torch.optim.Optimizer, content: dict[str, Any]) -> None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for group, options in zip(optimizer.param_groups, content["groups"], strict=True):
+        group.update(options)
+    optimizer.state.clear()
+    for key, value in content["states"].items():
+        optimizer.state[parameters[key] if isinstance(key, int) else key] = value
+
+
+def _outline(value: Any) -> Any:
+    """Return ``value`` with every tensor replaced by its outline."""
+    if isinstance(value, torch.Tensor):
+        return _Outline(value)
+    if isinstance(value, dict):
+        return {key: _outline(entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_outline(entry) for entry in value)
+    return value
+
+
+def _fill(outline: Any, own: Any, name: str, tensors: list[tuple[str | None, torch.Tensor]]) -> Any:
+    """Return ``outline`` with tensors again: our own where they fit, else new ones.
+
+    The tensors are appended to ``tensors`` in an order that is the same on all ranks.
+    """
+    if isinstance(outline, _Outline):
+        tensor = own if isinstance(own, torch.Tensor) else torch.empty(0)
+        if tuple(tensor.shape) != outline.shape or tensor.dtype != outline.dtype:
+            tensor = torch.empty(outline.shape, dtype=outline.dtype)
+        tensors.append((name, tensor))
+        return tensor
+    if isinstance(outline, dict):
+        mine = own if isinstance(own, dict) else {}
+        return {
+            key: _fill(entry, mine.get(key), f"{name}.{key}", tensors)
+            for key, entry in outline.items()
+        }
+    if type(outline) in (list, tuple):
+        parts = own if isinstance(own, list | tuple) else ()
+        padded = (*parts, *([None] * len(outline)))
+        filled = (
+            _fill(e, o, f"{name}.{i}", tensors)
+            for i, (e, o) in enumerate(zip(outline, padded, strict=False))
+        )
+        return type(outline)(filled)
+    return outline
+
+
+def _broadcast_tensors(
+    tensors: Sequence[tuple[str | None, torch.Tensor]], root_rank: int, process_set: ProcessSet
+) -> None:
+    """**Collective.** Overwrite all ``tensors`` by root's; non-contiguous ones by way of a copy."""
+    started = []
+    for name, tensor in tensors:
+        dense = tensor.detach().contiguous()
+        started.append((tensor, dense, broadcast_async_(dense, root_rank, name, process_set)))
+    for tensor, dense, handle in started:
+        synchronize(handle)
+        if dense.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(dense)
+
+
+def _to_bytes(obj: object) -> torch.Tensor:
+    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
+
+
+def _from_bytes(data: torch.Tensor) -> Any:
+    return pickle.loads(data.numpy().tobytes())
+
+
+def _suffixed(name: str | None, suffix: str) -> str | None:
+    return None if name is None else f"{name}.{suffix}"

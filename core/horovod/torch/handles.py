@@ -1,0 +1,140 @@
+"""Operations in flight, by the integer handle that the script holds.
+
+The engine holds no Python object: this table keeps input and output alive until the operation is
+complete. An operation that nobody will wait for any more (its wait was interrupted) is abandoned
+and reaped when another one is added.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from horovod import _engine, autotuning
+from horovod.common.exceptions import HorovodInternalError
+
+
+class Operation:
+    """One operation of the script: one or several operations of the engine.
+
+    Args:
+        engine: The engine that has it.
+        kept: Tensors that must stay alive until it is complete.
+
+    Attributes:
+        handles: The engine's handles.
+        finish: Returns the result once all of it is complete.
+    """
+
+    __slots__ = ("engine", "finish", "handles", "kept")
+
+    def __init__(self, engine: _engine.Engine, kept: tuple[Any, ...] = ()) -> None:
+        self.engine = engine
+        self.kept = kept
+        self.finish: Callable[[], Any] = _nothing
+        self.handles: list[int] = []
+
+    def poll(self) -> bool:
+        """**Local.** Return whether all of it is complete or failed."""
+        return all(self.engine.poll(handle) for handle in self.handles)
+
+    def wait(self) -> None:
+        """**Local.** Return when all of it is complete.
+
+        Raises:
+            HorovodInternalError: Some of it failed (the first error; the rest is complete, too).
+        """
+        first: _engine.EngineError | None = None
+        for handle in self.handles:
+            try:
+                self.engine.wait(handle)
+            except _engine.EngineError as error:
+                first = first or error
+        if first is not None:
+            self.release()
+            raise HorovodInternalError(str(first)) from None
+
+    def release(self) -> None:
+        """**Local.** Let the engine forget its handles, and let go of the tensors."""
+        for handle in self.handles:
+            self.engine.release(handle)
+        self.handles.clear()
+        self.kept = ()
+
+
+def _nothing() -> None:
+    """Return the result of an operation without one."""
+
+
+_operations: dict[int, Operation] = {}
+_abandoned: list[Operation] = []
+_numbers = itertools.count()
+
+
+def add(operation: Operation) -> int:
+    """**Local.** Take ``operation`` into the table and return its handle."""
+    handle = next(_numbers)
+    _operations[handle] = operation
+    if _abandoned:
+        _reap()
+    return handle
+
+
+def abandon(operation: Operation) -> None:
+    """**Local.** Keep the memory of an operation that nobody waits for until it is complete."""
+    _abandoned.append(operation)
+
+
+def drop(handle: int) -> None:
+    """**Local.** Abandon the operation of ``handle``: nobody wants its result."""
+    operation = _operations.pop(handle, None)
+    if operation is not None:
+        abandon(operation)
+
+
+def poll(handle: int) -> bool:
+    """**Local.** Return whether the operation of ``handle`` is complete or failed.
+
+    Raises:
+        ValueError: No such operation: the handle was never given out or is synchronised already.
+    """
+    operation = _operations.get(handle)
+    if operation is None:
+        raise ValueError(f"poll: no operation has the handle {handle}; synchronised already?")
+    return operation.poll()
+
+
+def synchronize(handle: int) -> Any:
+    """**Local.** Wait for the operation of ``handle`` and return its result; None if unknown.
+
+    Raises:
+        HorovodInternalError: It failed on all ranks, a rank died or the engine was shut down.
+    """
+    operation = _operations.pop(handle, None)
+    if operation is None:
+        return None
+    try:
+        operation.wait()
+    except HorovodInternalError:
+        raise
+    except BaseException:
+        abandon(operation)
+        raise
+    try:
+        return operation.finish()
+    finally:
+        operation.release()
+        autotuning.tick()
+
+
+def clear() -> None:
+    """**Local.** Forget everything, after the engine was shut down."""
+    _operations.clear()
+    _abandoned.clear()
+
+
+def _reap() -> None:
+    for operation in [each for each in _abandoned if each.poll()]:
+        _abandoned.remove(operation)
+        operation.release()
