@@ -1,0 +1,11 @@
+// Bindings convert types, release the GIL and map errors; they hold no logic.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace autotune {
+
+void bind_values(pybind11::module_& module);  // Params, Options, StepRecord, errors, MPI facts
+void bind_engine(pybind11::module_& module);  // Rendezvous, Engine
+
+}  // namespace autotune

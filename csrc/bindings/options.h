@@ -1,0 +1,21 @@
+// Everything the engine is told once; made in Python by horovod.basics.
+#pragma once
+
+#include <cstdint>
+
+#include "common/types.h"
+
+namespace autotune {
+
+struct Options {
+  Params params;
+  int rank = 0;
+  int size = 1;
+  std::uintptr_t mpi_comm = 0;
+  int thread_affinity = -1;
+  double stall_warning_seconds = 60;
+  double stall_shutdown_seconds = 0;
+  int log_level = 3;
+};
+
+}  // namespace autotune

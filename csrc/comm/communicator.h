@@ -1,0 +1,47 @@
+// What the engine asks of a data plane. One folder per backend: self (one rank), p2p (algorithms
+// over any point-to-point transport), mpi (that transport over MPI).
+//
+// Every call is collective: all ranks make the same calls, in the same order, with arguments that
+// negotiation has checked. No call waits without bound: while it waits it calls Progress, which
+// throws when a rank has died.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/types.h"
+
+namespace autotune {
+
+// Called again and again while a collective waits; throws EngineError to end the wait.
+using Progress = std::function<void()>;
+
+// A contiguous run of elements that is reduced in place.
+struct Span {
+  void* data;
+  int64_t count;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Reduce every span in place and multiply the result by `postscale` (average: and divide it by
+  // the number of ranks). The spans of a call have the same counts on all ranks. The elements of a
+  // result are combined in rank order, so a result does not depend on how tensors are grouped into
+  // spans, nor spans into calls.
+  virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
+                         double postscale) = 0;
+
+  // `blocks` holds one block per rank, back to back, of bytes_per_rank[r] bytes; this rank's own
+  // block is filled in, the others are received.
+  virtual void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) = 0;
+
+  virtual void broadcast(void* data, int64_t bytes, int root_rank) = 0;
+};
+
+}  // namespace autotune

@@ -1,0 +1,129 @@
+// The control plane: small frames between the coordinator (rank 0) and every other rank, over
+// sockets.
+//
+// MPI moves data; sockets wake ranks. A rank that has nothing to say sleeps in poll(2) and costs
+// nothing, and the end of a process is seen at once as the end of its connection. Ranks of one host
+// use an abstract Unix socket, others TCP.
+//
+// A star: rank 0 has one connection per rank, the others have one connection. A *frame* is a type
+// and bytes. Sending never blocks: what the socket does not take is kept and written by a later
+// `pump`.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace autotune {
+
+enum class FrameType : uint8_t {
+  hello = 0,
+  requests = 1,
+  responses = 2,
+  abort = 3,    // a fatal error, in words
+  goodbye = 4,  // all is said: the end of the connection is no error from now on
+};
+
+struct Frame {
+  int rank;  // sender
+  FrameType type;
+  std::string payload;
+};
+
+// A connected, non-blocking stream socket with its unsent and unparsed bytes.
+class Connection {
+ public:
+  explicit Connection(int fd);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  int fd() const { return fd_; }
+  bool closed() const { return closed_; }
+  bool has_unsent() const { return sent_ < out_.size(); }
+
+  void send(FrameType type, const std::string& payload);
+  void flush();
+  // Read what is there; append whole frames to `frames` as sent by `rank`.
+  void receive(int rank, std::deque<Frame>& frames);
+
+ private:
+  int fd_;
+  bool closed_ = false;
+  std::string out_;
+  size_t sent_ = 0;
+  std::string in_;
+};
+
+// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI.
+class Rendezvous {
+ public:
+  Rendezvous();
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  const std::string& address() const { return address_; }
+
+  // Accept one connection per rank 1..size-1; index r-1 is rank r. Throws EngineError naming the
+  // ranks that did not connect in time. A caller without the address's secret is turned away.
+  std::vector<std::unique_ptr<Connection>> accept_all(int size, std::chrono::seconds timeout);
+
+ private:
+  int unix_fd_ = -1;
+  int tcp_fd_ = -1;
+  std::string secret_;
+  std::string address_;
+};
+
+// Connect rank `rank` to the coordinator at `address`.
+std::unique_ptr<Connection> connect_to(const std::string& address, int rank,
+                                       std::chrono::seconds timeout);
+
+// All connections of this rank plus a wake-up for its own threads.
+class ControlPlane {
+ public:
+  ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections);
+  ~ControlPlane();
+  ControlPlane(const ControlPlane&) = delete;
+  ControlPlane& operator=(const ControlPlane&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Coordinator: to every other rank. Others: to the coordinator.
+  void send_all(FrameType type, const std::string& payload);
+
+  // Write what is unsent and read what has arrived, without waiting. Frames go to `frames`.
+  void pump(std::deque<Frame>& frames);
+
+  // Sleep until a frame may have arrived, `wake` was called, or `timeout` is over (negative: no
+  // limit).
+  void sleep(std::chrono::nanoseconds timeout);
+
+  // The same, but frames do not end it: another thread looks after them.
+  void sleep_for_wake(std::chrono::nanoseconds timeout);
+
+  // From any thread: end the current or the next sleep.
+  void wake();
+
+  // Ranks whose process closed its connection. Each is returned once.
+  std::vector<int> take_closed_ranks();
+
+ private:
+  void poll_until(std::vector<pollfd>& fds, std::chrono::nanoseconds timeout);
+  int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
+
+  int rank_;
+  int size_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<bool> reported_closed_;
+  int wake_fd_;
+};
+
+}  // namespace autotune

@@ -1,0 +1,61 @@
+// Collectives over point-to-point messages.
+//
+// Vocabulary: a *piece* is at most piece_bytes of one or several spans' elements and is the unit of
+// the exchange; each piece is cut into one *slice* per rank. n ranks, M bytes:
+//
+//   large piece   reduce-scatter, then allgather, each by direct messages to every peer: 2 rounds,
+//                 2 (n-1)/n M bytes per rank: the ring's volume with fewer rounds
+//   small piece   everybody sends everything to everybody: 1 round, (n-1) M bytes
+//
+// The owner of a slice combines the n contributions in rank order, whatever their order of arrival:
+// the result is a function of the inputs alone, bit for bit. Trade-off: n-1 messages per rank and
+// round; good to some 16 ranks per communicator, beyond that the hierarchical backend divides the
+// work.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/p2p/point_to_point.h"
+
+namespace autotune {
+
+class P2pCommunicator final : public Communicator {
+ public:
+  // `progress` is called while waiting; see communicator.h.
+  P2pCommunicator(std::unique_ptr<PointToPoint> transport, Progress progress);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
+                 double postscale) override;
+  void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
+  void broadcast(void* data, int64_t bytes, int root_rank) override;
+
+ private:
+  struct Piece {
+    char* data;
+    int64_t count;
+  };
+
+  void exchange_small(const Piece& piece, DataType type, ReduceOp op, double postscale);
+  void post_reduce_scatter(const Piece& piece, size_t item, std::vector<char>& inbox);
+  void reduce_own_slice(const Piece& piece, DataType type, ReduceOp op, double postscale,
+                        std::vector<char>& inbox);
+  void post_allgather(const Piece& piece, size_t item);
+  // out = contributions of all ranks in rank order; `own` is this rank's, the others lie back to
+  // back in `inbox` (which is overwritten).
+  void combine_in_rank_order(char* own, std::vector<char>& inbox, int64_t count, DataType type,
+                             ReduceOp op);
+  int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }
+  void wait();
+
+  std::unique_ptr<PointToPoint> transport_;
+  Progress progress_;
+  int rank_;
+  int size_;
+  std::vector<char> inbox_;
+};
+
+}  // namespace autotune

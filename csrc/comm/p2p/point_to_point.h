@@ -1,0 +1,30 @@
+// What the collective algorithms need from a transport: non-blocking messages between two ranks.
+//
+// Messages of one (sender, receiver) pair arrive in the order in which they were posted. Only one
+// thread at a time is inside a transport.
+#pragma once
+
+#include <cstdint>
+
+namespace autotune {
+
+class PointToPoint {
+ public:
+  virtual ~PointToPoint() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Post a message of `bytes` (at most max_message_bytes). The memory must live, and for a receive
+  // stay unread, until test_all() has returned true.
+  virtual void send(int peer, const void* data, int64_t bytes) = 0;
+  virtual void receive(int peer, void* data, int64_t bytes) = 0;
+
+  // Make progress; true when every posted message is complete.
+  virtual bool test_all() = 0;
+};
+
+// Fits MPI's int counts with room to spare; longer messages are cut by the algorithms.
+constexpr int64_t max_message_bytes = int64_t{1} << 28;
+
+}  // namespace autotune

@@ -1,0 +1,53 @@
+// The engine's vocabulary: operations, data types, reductions, shapes, parameters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace autotune {
+
+enum class Operation : uint8_t { allreduce = 0, allgather = 1, broadcast = 2, barrier = 3 };
+
+enum class ReduceOp : uint8_t { average = 0, sum = 1, min = 2, max = 3, product = 4 };
+
+enum class DataType : uint8_t {
+  uint8 = 0,
+  int8 = 1,
+  int16 = 2,
+  int32 = 3,
+  int64 = 4,
+  float16 = 5,
+  bfloat16 = 6,
+  float32 = 7,
+  float64 = 8,
+  boolean = 9,
+};
+
+using Shape = std::vector<int64_t>;
+
+// The five communication parameters; see autotune/space.py for units and domains.
+struct Params {
+  int64_t fusion_threshold_bytes = 16 << 20;
+  double cycle_time_ms = 1.0;
+  int64_t cache_capacity = 1024;
+  bool hierarchical_allreduce = false;
+  bool hierarchical_allgather = false;
+};
+
+size_t size_of(DataType type);
+
+const char* name_of(Operation operation);
+const char* name_of(ReduceOp reduce_op);
+const char* name_of(DataType type);  // as torch spells it: "float32", "bool", ...
+
+// Inverse of name_of; throw InvalidRequest with the list of known names.
+Operation operation_from(const std::string& name);
+ReduceOp reduce_op_from(const std::string& name);
+DataType data_type_from(const std::string& name);
+
+int64_t element_count(const Shape& shape);
+std::string to_string(const Shape& shape);  // "[2, 3]"
+
+}  // namespace autotune

@@ -1,0 +1,102 @@
+// Negotiation: the coordinator (rank 0) learns which tensors each rank has ready, checks that the
+// ranks mean the same, and decides the one global order of operations. Pure logic: no sockets, no
+// threads, no clock of its own.
+//
+//   pending   announced by some ranks
+//   ready     announced by all ranks, not yet sent
+//
+// A parameter change travels in the response sequence: it is placed before the first operation of a
+// training step that no earlier operation belonged to, i.e. between two steps, and at the same
+// place on every rank.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/message.h"
+#include "engine/response_cache.h"
+
+namespace autotune {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+struct Stalled {
+  std::string name;
+  Operation operation;
+  std::vector<int> missing_ranks;
+  std::chrono::duration<double> age;
+};
+
+class Coordinator {
+ public:
+  Coordinator(int size, const Params& params);
+
+  void add(int rank, const RequestList& list, TimePoint now);
+  void propose(uint64_t epoch, const Params& params);
+  // Everything that is due, in order. Each list must be sent to all ranks and processed by this
+  // one.
+  std::vector<ResponseList> take();
+
+  // Tensors that some ranks announced at least `age` ago and others did not.
+  std::vector<Stalled> stalled(TimePoint now, std::chrono::duration<double> age) const;
+  bool has_pending() const { return !pending_.empty() || pending_hits_ > 0; }
+  // End the job's communication with the next `take`.
+  void request_shutdown(const std::string& reason);
+
+ private:
+  struct Pending {
+    std::vector<std::optional<Request>> requests;  // by rank
+    int count = 0;
+    int64_t step = 0;
+    TimePoint since;
+  };
+  struct Hits {  // of one cache slot
+    std::vector<bool> ranks;
+    int count = 0;
+    bool ready = false;  // a response that refers to the slot waits in `ready_`
+    int64_t step = 0;
+    TimePoint since;
+  };
+  struct Ready {
+    Response response;  // of a single item
+    int64_t bytes;
+    int64_t step;
+    std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
+  };
+
+  void add_request(int rank, Request request, int64_t step, TimePoint now);
+  void add_hit(int rank, int64_t slot, uint64_t processed, int64_t step, TimePoint now);
+  // Ranks that hit `slot` are from now on pending like ranks that sent the whole request.
+  void hits_to_requests(int64_t slot);
+  void complete(const std::string& name);
+  void complete_hits(int64_t slot);
+  Response response_from_cache(int64_t slot) const;
+  ResponseList take_run(bool with_change);
+  void remember(Ready& ready);
+  void apply_change(ResponseList& list);
+  void name_items_of(const std::vector<int64_t>& evicted_slots);
+  bool change_is_due() const;
+
+  int size_;
+  Params params_;
+  CacheDirectory directory_;
+  std::unordered_map<std::string, Pending> pending_;
+  std::vector<Hits> hits_;           // by slot
+  std::vector<uint64_t> processed_;  // by rank: response lists known to be processed
+  int64_t pending_hits_ = 0;
+  std::deque<Ready> ready_;
+  std::optional<ParamsChange> proposal_;
+  std::optional<std::string> shutdown_reason_;
+  int64_t last_step_ = -1;  // of the operations sent so far
+  uint64_t lists_sent_ = 0;
+};
+
+// The decision about one tensor from the requests of all ranks (index = rank): a response of one
+// item, or an error response whose text names the tensor, the ranks and both values.
+Response negotiate(const std::vector<Request>& requests);
+
+}  // namespace autotune

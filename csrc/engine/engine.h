@@ -1,0 +1,153 @@
+// The engine of one rank: takes operations from the training thread, negotiates and performs them.
+//
+// A *cycle* announces what this rank has ready, reads the control plane, and performs the responses
+// that have come. Cycles are run by the engine's own thread, or by a thread that waits for a handle
+// (it would only sleep otherwise, and handing over costs two context switches): whoever holds
+// `cycle_mutex_`. Only that thread is inside the communicator.
+//
+// When to announce: `cycle_time_ms` after the first tensor became ready, or earlier when the ready
+// bytes fill a fusion buffer or when a thread waits for a handle. With nothing to do all threads
+// sleep.
+//
+// Lock order: cycle_mutex_, then mutex_. mutex_ is never held while the communicator or a socket is
+// used.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/control/control.h"
+#include "engine/coordinator.h"
+#include "engine/executor.h"
+#include "engine/response_cache.h"
+#include "engine/steps.h"
+#include "engine/tensor.h"
+
+namespace autotune {
+
+struct EngineOptions {
+  Params params;
+  int thread_affinity = -1;           // core of the engine thread; -1: all that the job may use
+  double stall_warning_seconds = 60;  // 0: no stall check
+  double stall_shutdown_seconds = 0;  // 0: never
+};
+
+// Makes the data plane; called once, with what it shall call while it waits.
+using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(Progress)>;
+
+class Engine {
+ public:
+  Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> control,
+         const CommunicatorFactory& make_communicator);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Hand over an operation; `entry.handle` is set here. Returns its number.
+  // Throws InvalidRequest or EngineError.
+  int64_t enqueue(TensorEntry entry);
+  bool poll(int64_t handle);
+  // True when complete; false after `timeout`. Throws EngineError when the operation failed.
+  bool wait(int64_t handle, std::chrono::nanoseconds timeout);
+  // The handle's state; the operation must be complete.
+  std::shared_ptr<const Handle> complete_handle(int64_t handle);
+  void release(int64_t handle);
+
+  // Steps; see steps.h. True when `drain_steps` is worth calling.
+  bool end_step(bool is_explicit);
+  void pause_steps(bool paused);
+  void drain_steps(std::vector<StepRecord>& records,
+                   std::vector<std::pair<int64_t, OperationSizes>>& signatures);
+
+  // Rank 0 only: change the parameters on all ranks between two steps.
+  void propose(uint64_t epoch, const Params& params);
+  Params params();
+  uint64_t epoch();
+  Counters counters();
+
+  // Ends the engine of all ranks; returns when this rank's thread has ended.
+  void shutdown(std::chrono::nanoseconds timeout);
+  bool failed() const { return failed_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void run();
+  void sleep_until_needed();
+  void cycle();
+  std::vector<RequestList> collect();
+  bool announce_is_due(Clock::time_point now) const;
+  Clock::time_point announce_time() const;
+  void handle_frames();
+  void process(const ResponseList& list);
+  void apply(const ParamsChange& change);
+  void perform(const Response& response);
+  std::vector<TensorEntry> entries_of(const Response& response);
+  void complete(const std::vector<TensorEntry>& entries, const std::string& error);
+  void check_stalls(Clock::time_point now);
+  void check_connections();
+  void fail_everything(const std::string& reason, bool fatal);
+  bool wait_by_running_cycles(const std::shared_ptr<Handle>& handle, Clock::time_point deadline);
+  std::shared_ptr<Handle> find_handle(int64_t handle);
+  void set_affinity() const;
+  void progress();
+
+  const EngineOptions options_;
+  const int rank_;
+  const int size_;
+  std::unique_ptr<ControlPlane> control_;
+  std::unique_ptr<Communicator> communicator_;
+
+  // Guarded by cycle_mutex_.
+  std::mutex cycle_mutex_;
+  std::deque<Frame> frames_;
+  ResponseCache cache_;
+  std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
+  std::unique_ptr<Executor> executor_;
+  uint64_t processed_ = 0;
+  Clock::time_point last_stall_check_;
+  bool shutdown_announced_ = false;
+  bool saying_goodbye_ = false;  // shutdown is decided: ranks may leave
+
+  // Guarded by mutex_.
+  std::mutex mutex_;
+  std::condition_variable done_changed_;
+  std::unordered_map<int64_t, std::shared_ptr<Handle>> handles_;
+  int64_t next_handle_ = 0;
+  std::unordered_map<std::string, TensorEntry> in_flight_;
+  std::vector<std::string> unannounced_;
+  int64_t unannounced_bytes_ = 0;
+  Clock::time_point first_unannounced_{};
+  int waiting_threads_ = 0;
+  Params params_;
+  uint64_t epoch_ = 0;
+  int64_t epoch_first_step_ = 0;
+  std::optional<std::pair<uint64_t, Params>> proposal_;
+  StepTracker steps_;
+  Counters counters_;
+  bool shutdown_requested_ = false;
+  std::string closed_reason_;  // not empty: no more operations
+  Clock::time_point thread_wakes_at_ = Clock::time_point::max();
+  Clock::time_point
+      lease_until_{};  // until then a waiting thread is expected to run the next cycle
+
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> abandon_{false};  // shutdown has waited long enough
+  std::thread thread_;
+};
+
+}  // namespace autotune

@@ -1,0 +1,65 @@
+// Carries out responses: packs tensors into the fusion buffer, calls the communicator, unpacks.
+//
+// Tensors of at least in_place_bytes are reduced where they lie; copying them costs more than the
+// messages that fusing them saves. Smaller ones share the fusion buffer, which grows and is kept.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "engine/message.h"
+#include "engine/tensor.h"
+
+namespace autotune {
+
+// Monotonic; read by other threads only through Engine::counters.
+struct Counters {
+  int64_t operations = 0;
+  int64_t responses = 0;
+  int64_t cycles = 0;
+  int64_t messages = 0;
+  int64_t cache_hits = 0;
+  int64_t cache_misses = 0;
+  int64_t payload_bytes = 0;
+  int64_t fused_tensors = 0;
+  int64_t pack_ns = 0;
+  int64_t transfer_ns = 0;
+  int64_t unpack_ns = 0;
+  int64_t negotiation_ns = 0;
+  int64_t wait_ns = 0;
+};
+
+// Kept memory that only grows.
+class Buffer {
+ public:
+  char* reserve(int64_t bytes);
+
+ private:
+  std::unique_ptr<char[]> data_;
+  int64_t capacity_ = 0;
+};
+
+class Executor {
+ public:
+  explicit Executor(Communicator& communicator) : communicator_(communicator) {}
+
+  // Perform one response that is no error. `entries` are this rank's tensors in the order of its
+  // items. Throws EngineError when a rank died on the way.
+  void run(const Response& response, const std::vector<TensorEntry*>& entries);
+
+  Counters& counters() { return counters_; }
+
+ private:
+  void allreduce(const Response& response, const std::vector<TensorEntry*>& entries);
+  void allgather(const Response& response, const std::vector<TensorEntry*>& entries);
+  void broadcast(const Response& response, TensorEntry& entry);
+
+  Communicator& communicator_;
+  Buffer fusion_buffer_;
+  std::vector<Span> spans_;
+  Counters counters_;
+};
+
+}  // namespace autotune

@@ -1,0 +1,25 @@
+// Which ready operations share one buffer: a pure function, evaluated by the coordinator only. The
+// response carries the result, so a rank's own parameters never decide.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/message.h"
+
+namespace autotune {
+
+struct FusionCandidate {
+  const Response* response;  // of a single item
+  int64_t bytes;             // payload of the item, summed over ranks for an allgather
+  int64_t step;              // operations of two training steps never fuse
+};
+
+// Groups of indices into `candidates`, in order of their first member. Members of a group agree in
+// operation, data type, reduction, scales and step, and their bytes sum to at most
+// `threshold_bytes` (a single member may be larger). Only allreduce and allgather fuse; errors and
+// threshold 0 never do.
+std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>& candidates,
+                                             int64_t threshold_bytes);
+
+}  // namespace autotune

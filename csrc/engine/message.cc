@@ -1,0 +1,221 @@
+#include "engine/message.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "common/errors.h"
+
+namespace autotune {
+
+namespace {
+
+class Writer {
+ public:
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void put_text(const std::string& text) {
+    put(static_cast<uint32_t>(text.size()));
+    bytes_.append(text);
+  }
+  template <typename T>
+  void put_numbers(const std::vector<T>& values) {
+    put(static_cast<uint32_t>(values.size()));
+    bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+  template <typename T>
+  T get() {
+    T value;
+    std::memcpy(&value, take(sizeof value), sizeof value);
+    return value;
+  }
+  std::string get_text() {
+    const auto length = get<uint32_t>();
+    return std::string(take(length), length);
+  }
+  template <typename T>
+  std::vector<T> get_numbers() {
+    const auto count = get<uint32_t>();
+    std::vector<T> values(count);
+    if (count) std::memcpy(values.data(), take(count * sizeof(T)), count * sizeof(T));
+    return values;
+  }
+
+ private:
+  const char* take(size_t length) {
+    if (bytes_.size() - position_ < length) throw EngineError("control plane: message cut short");
+    const char* data = bytes_.data() + position_;
+    position_ += length;
+    return data;
+  }
+
+  const std::string& bytes_;
+  size_t position_ = 0;
+};
+
+void put_request(Writer& out, const Request& request) {
+  out.put_text(request.name);
+  out.put(request.operation);
+  out.put(request.dtype);
+  out.put(request.reduce_op);
+  out.put(request.root_rank);
+  out.put(request.prescale);
+  out.put(request.postscale);
+  out.put_numbers(request.shape);
+  out.put(request.cacheable);
+}
+
+Request get_request(Reader& in) {
+  Request request;
+  request.name = in.get_text();
+  request.operation = in.get<Operation>();
+  request.dtype = in.get<DataType>();
+  request.reduce_op = in.get<ReduceOp>();
+  request.root_rank = in.get<int32_t>();
+  request.prescale = in.get<double>();
+  request.postscale = in.get<double>();
+  request.shape = in.get_numbers<int64_t>();
+  request.cacheable = in.get<bool>();
+  return request;
+}
+
+void put_item(Writer& out, const ResponseItem& item) {
+  out.put(item.cache_slot);
+  out.put(item.from_cache);
+  if (item.from_cache) return;
+  out.put_text(item.name);
+  out.put_numbers(item.first_dims);
+}
+
+ResponseItem get_item(Reader& in) {
+  ResponseItem item;
+  item.cache_slot = in.get<int64_t>();
+  item.from_cache = in.get<bool>();
+  if (item.from_cache) return item;
+  item.name = in.get_text();
+  item.first_dims = in.get_numbers<int64_t>();
+  return item;
+}
+
+void put_response(Writer& out, const Response& response) {
+  out.put(response.operation);
+  out.put(response.dtype);
+  out.put(response.reduce_op);
+  out.put(response.root_rank);
+  out.put(response.prescale);
+  out.put(response.postscale);
+  out.put_text(response.error);
+  out.put(static_cast<uint32_t>(response.items.size()));
+  for (const ResponseItem& item : response.items) put_item(out, item);
+}
+
+Response get_response(Reader& in) {
+  Response response;
+  response.operation = in.get<Operation>();
+  response.dtype = in.get<DataType>();
+  response.reduce_op = in.get<ReduceOp>();
+  response.root_rank = in.get<int32_t>();
+  response.prescale = in.get<double>();
+  response.postscale = in.get<double>();
+  response.error = in.get_text();
+  const auto count = in.get<uint32_t>();
+  for (uint32_t i = 0; i < count; ++i) response.items.push_back(get_item(in));
+  return response;
+}
+
+void put_change(Writer& out, const ParamsChange& change) {
+  out.put(change.epoch);
+  out.put(change.first_step);
+  out.put(change.params.fusion_threshold_bytes);
+  out.put(change.params.cycle_time_ms);
+  out.put(change.params.cache_capacity);
+  out.put(change.params.hierarchical_allreduce);
+  out.put(change.params.hierarchical_allgather);
+}
+
+ParamsChange get_change(Reader& in) {
+  ParamsChange change;
+  change.epoch = in.get<uint64_t>();
+  change.first_step = in.get<int64_t>();
+  change.params.fusion_threshold_bytes = in.get<int64_t>();
+  change.params.cycle_time_ms = in.get<double>();
+  change.params.cache_capacity = in.get<int64_t>();
+  change.params.hierarchical_allreduce = in.get<bool>();
+  change.params.hierarchical_allgather = in.get<bool>();
+  return change;
+}
+
+}  // namespace
+
+bool same_request(const Request& request, const Request& known) {
+  return request.operation == known.operation && request.dtype == known.dtype &&
+         request.reduce_op == known.reduce_op && request.root_rank == known.root_rank &&
+         request.prescale == known.prescale && request.postscale == known.postscale &&
+         request.shape == known.shape;
+}
+
+void RequestList::set_hit(int64_t slot) {
+  const auto word = static_cast<size_t>(slot / 64);
+  if (hit_bits.size() <= word) hit_bits.resize(word + 1, 0);
+  hit_bits[word] |= uint64_t{1} << (slot % 64);
+}
+
+std::string encode(const RequestList& list) {
+  Writer out;
+  out.put(list.step);
+  out.put(list.processed);
+  out.put(list.shutdown);
+  out.put_numbers(list.hit_bits);
+  out.put(static_cast<uint32_t>(list.requests.size()));
+  for (const Request& request : list.requests) put_request(out, request);
+  return out.take();
+}
+
+RequestList decode_request_list(const std::string& bytes) {
+  Reader in(bytes);
+  RequestList list;
+  list.step = in.get<int64_t>();
+  list.processed = in.get<uint64_t>();
+  list.shutdown = in.get<bool>();
+  list.hit_bits = in.get_numbers<uint64_t>();
+  const auto count = in.get<uint32_t>();
+  for (uint32_t i = 0; i < count; ++i) list.requests.push_back(get_request(in));
+  return list;
+}
+
+std::string encode(const ResponseList& list) {
+  Writer out;
+  out.put(list.change.has_value());
+  if (list.change) put_change(out, *list.change);
+  out.put_numbers(list.evicted_slots);
+  out.put(list.shutdown);
+  out.put_text(list.shutdown_reason);
+  out.put(static_cast<uint32_t>(list.responses.size()));
+  for (const Response& response : list.responses) put_response(out, response);
+  return out.take();
+}
+
+ResponseList decode_response_list(const std::string& bytes) {
+  Reader in(bytes);
+  ResponseList list;
+  if (in.get<bool>()) list.change = get_change(in);
+  list.evicted_slots = in.get_numbers<int64_t>();
+  list.shutdown = in.get<bool>();
+  list.shutdown_reason = in.get_text();
+  const auto count = in.get<uint32_t>();
+  for (uint32_t i = 0; i < count; ++i) list.responses.push_back(get_response(in));
+  return list;
+}
+
+}  // namespace autotune

@@ -1,0 +1,91 @@
+// What ranks say to each other in negotiation, and its encoding.
+//
+//   Request      one tensor that a rank is ready to communicate
+//   RequestList  one rank -> coordinator: hits in the response cache, new requests, flags
+//   Response     the coordinator's decision about one operation: the tensors that fuse into it
+//   ResponseList coordinator -> all ranks: responses in the one global order, parameter changes
+//
+// All ranks run the same binary on one kind of machine (checked at init), so numbers travel as they
+// lie in memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/types.h"
+
+namespace autotune {
+
+struct Request {
+  std::string name;
+  Operation operation = Operation::allreduce;
+  DataType dtype = DataType::float32;
+  ReduceOp reduce_op = ReduceOp::sum;
+  int32_t root_rank = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  Shape shape;
+  bool cacheable = true;  // false for generated names: they never come back
+
+  int64_t count() const { return element_count(shape); }
+  int64_t bytes() const { return count() * static_cast<int64_t>(size_of(dtype)); }
+};
+
+// True when `request` needs no new negotiation given that `known` was agreed: all fields equal.
+bool same_request(const Request& request, const Request& known);
+
+struct RequestList {
+  int64_t step = 0;        // the sender's training step, for all entries
+  uint64_t processed = 0;  // response lists that the sender has processed: dates its cache slots
+  bool shutdown = false;
+  std::vector<uint64_t> hit_bits;  // bit vector over cache slots
+  std::vector<Request> requests;
+
+  bool empty() const { return hit_bits.empty() && requests.empty() && !shutdown; }
+  void set_hit(int64_t slot);
+};
+
+// One tensor of a response.
+struct ResponseItem {
+  std::string name;
+  // Cache slot to remember the item in; -1: not remembered.
+  int64_t cache_slot = -1;
+  // Only the slot was sent: the rest is in every rank's cache.
+  bool from_cache = false;
+  // Elements of the first dimension of every rank's tensor (allgather only).
+  std::vector<int64_t> first_dims;
+};
+
+struct Response {
+  Operation operation = Operation::allreduce;
+  DataType dtype = DataType::float32;
+  ReduceOp reduce_op = ReduceOp::sum;
+  int32_t root_rank = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<ResponseItem> items;
+  std::string error;  // not empty: the operation fails with this text on every rank
+};
+
+struct ParamsChange {
+  uint64_t epoch = 0;
+  int64_t first_step = 0;  // the change takes effect before the first operation of this step
+  Params params;
+};
+
+struct ResponseList {
+  std::optional<ParamsChange> change;  // before the responses of this list
+  std::vector<int64_t> evicted_slots;  // before the responses of this list
+  std::vector<Response> responses;
+  bool shutdown = false;
+  std::string shutdown_reason;
+};
+
+std::string encode(const RequestList& list);
+std::string encode(const ResponseList& list);
+RequestList decode_request_list(const std::string& bytes);
+ResponseList decode_response_list(const std::string& bytes);
+
+}  // namespace autotune
