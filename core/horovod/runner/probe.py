@@ -54,6 +54,7 @@ def engine_build() -> EngineBuild:
         lines = child.stderr.strip().splitlines()
         return EngineBuild(error=lines[-1] if lines else f"exit code {child.returncode}")
     library, version = json.loads(child.stdout.strip().splitlines()[-1])
+    library = os.path.normpath(library) if library else ""
     return EngineBuild(library=library, version=" ".join(version.split()).rstrip("\0"))
 
 

@@ -1,0 +1,100 @@
+"""Is the tuned setting faster? Runs default and tuned in turn and compares steps within the jobs.
+
+Notation: a *run* is one job; its *epoch median* is the median step time of one epoch; run A
+(default) and run B (tuned) of equal seed are a *pair*. Start-up and the first epoch of each run are
+left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Medians = NDArray[np.float64]
+"""Epoch medians of one run in ms, shape (epochs,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Result of the pairs.
+
+    Attributes:
+        default_ms, tuned_ms: Median over runs of the run's median step time.
+        default_range, tuned_range: Fastest and slowest run.
+        ratio: default / tuned, geometric mean over pairs; above 1: the tuned setting is faster.
+        low, high: 95 % bootstrap interval of ``ratio``.
+    """
+
+    default_ms: float
+    tuned_ms: float
+    default_range: tuple[float, float]
+    tuned_range: tuple[float, float]
+    ratio: float
+    low: float
+    high: float
+
+    def lines(self) -> list[str]:
+        """Return the result for people."""
+        return [
+            f"default: {self.default_ms:6.2f} ms a step ({_between(self.default_range)})",
+            f"tuned:   {self.tuned_ms:6.2f} ms a step ({_between(self.tuned_range)})",
+            f"default / tuned: {self.ratio:.3f} (95 % interval {self.low:.3f} to {self.high:.3f})",
+            f"verdict: {self.verdict()}",
+        ]
+
+    def verdict(self) -> str:
+        """Return what these runs can say, and no more."""
+        if self.low > 1:
+            return f"the tuned setting is faster: {100 * (1 - 1 / self.ratio):.1f} % less per step"
+        if self.high < 1:
+            return f"the tuned setting is slower: {100 * (1 / self.ratio - 1):.1f} % more per step"
+        return "no difference that these runs can show"
+
+
+def read_medians(path: Path) -> Medians:
+    """Return the epoch medians of a run, without its first epoch."""
+    epochs = json.loads(path.read_text())["step_ms"]
+    return np.array([np.median(epoch) for epoch in epochs[1:]])
+
+
+def compare(
+    default: Sequence[Medians], tuned: Sequence[Medians], rng: np.random.Generator
+) -> Comparison:
+    """Return the comparison of pairs (default[i], tuned[i]).
+
+    The interval is a two-level bootstrap: pairs are drawn with replacement, and inside each pair
+    the epochs of both runs (2,000 draws, 2.5 % and 97.5 % quantiles of the mean log ratio).
+    """
+    pairs = list(zip(default, tuned, strict=True))
+    draws = [_draw(pairs, rng) for _ in range(2000)]
+    low, high = np.exp(np.quantile(draws, [0.025, 0.975]))
+    ratio = np.exp(np.mean([_log_ratio(a, b) for a, b in pairs]))
+    slow, fast = ([float(np.median(run)) for run in runs] for runs in (default, tuned))
+    return Comparison(
+        default_ms=float(np.median(slow)),
+        tuned_ms=float(np.median(fast)),
+        default_range=(min(slow), max(slow)),
+        tuned_range=(min(fast), max(fast)),
+        ratio=float(ratio),
+        low=float(low),
+        high=float(high),
+    )
+
+
+def _draw(pairs: Sequence[tuple[Medians, Medians]], rng: np.random.Generator) -> float:
+    chosen = [pairs[i] for i in rng.integers(len(pairs), size=len(pairs))]
+    again = ((rng.choice(a, len(a)), rng.choice(b, len(b))) for a, b in chosen)
+    return float(np.mean([_log_ratio(a, b) for a, b in again]))
+
+
+def _log_ratio(default: Medians, tuned: Medians) -> float:
+    return float(np.log(np.median(default)) - np.log(np.median(tuned)))
+
+
+def _between(bounds: tuple[float, float]) -> str:
+    return f"runs {bounds[0]:.2f} to {bounds[1]:.2f}"
