@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.trial import Certificate
+from autotune.scoring import Reading
+from autotune.trial import Certificate, Trial
 
 ALPHA = 0.01
 LOOKS = (6, 9, 13, 20)
@@ -116,3 +117,58 @@ class PairedTest:
         # standard deviations of a Poisson count under the incumbent is its own doing.
         excess = self._slow_incumbent - self._slow_default
         return excess > 3 * math.sqrt(self._slow_incumbent + self._slow_default + 1)
+
+
+class Comparison:
+    """Which window to read next, and what the pairs say so far.
+
+    Attributes:
+        default, incumbent: The two trials that are compared.
+        test: The test on their pairs.
+    """
+
+    def __init__(self, default: Trial, incumbent: Trial, *, rng: np.random.Generator) -> None:
+        """Compare two different trials; ``rng`` decides the order within each pair."""
+        self.default = default
+        self.incumbent = incumbent
+        self.test = PairedTest()
+        self._rng = rng
+        self._arms: list[Trial] = []
+        self._readings: dict[int, Reading] = {}
+
+    def next_arm(self) -> Trial:
+        """Return the trial whose window is read next; pair after pair."""
+        if not self._arms:
+            pair = [self.default, self.incumbent]
+            self._arms = [pair[int(k)] for k in self._rng.permutation(2)]
+        return self._arms[0]
+
+    def take(self, reading: Reading) -> bool | None:
+        """Take the reading of ``next_arm``; return the test's decision."""
+        self._readings[self._arms.pop(0).trial_id] = reading
+        if self._arms:
+            return None
+        default = self._readings[self.default.trial_id]
+        incumbent = self._readings[self.incumbent.trial_id]
+        slow = (default.slow_steps, incumbent.slow_steps)
+        self.test.add(default=default.score, incumbent=incumbent.score, slow=slow)
+        return self.test.decision()
+
+
+def no_certificate(reason: str, *, bound: float) -> Certificate:
+    """Return the certificate of a run that compared nothing: the default stays.
+
+    Args:
+        reason: One sentence for people.
+        bound: The largest gain that was possible.
+    """
+    return Certificate(
+        trial_id=0,
+        pairs=0,
+        gain=0.0,
+        gain_low=0.0,
+        gain_high=bound,
+        alpha=ALPHA,
+        certified=False,
+        reason=reason,
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autotune.bayes import Proposal
 from autotune.bayes.surrogate import Hyperparameters
 from autotune.protocol import Apply, Done, Line, Progress
-from autotune.scoring import Window
+from autotune.scoring import Reading, Window
 from autotune.trial import Certificate, CommParams, RunState, Sample, SampleKind, Trial
 
 
@@ -46,3 +46,18 @@ class Task:
     params: CommParams
     window: Window
     pair: int | None = None
+
+
+def sample(task: Task, reading: Reading) -> Sample:
+    """Return the reading of a task's window as the trial log wants it."""
+    return Sample(
+        trial_id=task.trial_id,
+        epoch=task.window.epoch,
+        kind=task.kind,
+        pair=task.pair,
+        steps=reading.steps,
+        duration_us=reading.duration_us,
+        payload_bytes=reading.payload_bytes,
+        exposed_us=reading.exposed_us,
+        score=reading.score,
+    )

@@ -91,6 +91,14 @@ def rest_text(params: CommParams, *, names: Collection[str]) -> str:
     )
 
 
+def headroom_reason(bound: float) -> str:
+    """Return why tuning ends right after the default was read."""
+    return (
+        "nothing to gain: the training thread hardly waits for communication, so no setting "
+        f"can gain more than {bound:.2%}"
+    )
+
+
 def certify_text(incumbent: Trial, *, names: Collection[str]) -> str:
     """Return what is said when the paired comparison begins."""
     return (
@@ -112,14 +120,15 @@ def no_sample_text(*, needed: int, seen: int) -> str:
     """Return what a job that was too short to be tuned says at exit."""
     return (
         f"autotune: the job ended before the first sample: needs {needed} steps, saw {seen}; "
-        "lower HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or train longer"
+        "lower HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or "
+        "train longer"
     )
 
 
 def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]) -> str:
     """Return what a job that ended while tuning says at exit."""
     return (
-        f"autotune: unfinished: the job ended after {done} of at most {most} trials; best so far: "
-        f"{params_text(best.params, names)} (score {best.score:.4g} {HIGHER}); the same job "
-        "with the same HOROVOD_AUTOTUNE_LOG goes on from here"
+        f"autotune: unfinished: the job ended after {done} of at most {most} trials; "
+        f"best so far: {params_text(best.params, names)} (score {best.score:.4g} {HIGHER}); "
+        "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here"
     )

@@ -24,7 +24,7 @@ SLOW_RATIO = 1.2
 SLOW_SHARE = 0.2
 """Slow steps are dropped only up to this share; more often, being slow is what the setting does."""
 HOPELESS_RATIO = {1: 3.0, 2: 2.0, 4: 1.3}
-"""Slower than the default by this factor in the latest 1, 2 or 4 steps proves a setting hopeless."""
+"""Slower than the default by this factor in the latest 1, 2, 4 steps proves a setting hopeless."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,12 @@ class Reading:
     def exposed_share(self) -> float:
         """Share of the time that the training thread waited for communication."""
         return min(1.0, self.exposed_us / self.duration_us) if self.duration_us > 0 else 0.0
+
+
+def headroom(default: Reading) -> float:
+    """Return the gain of a setting that would hide all communication: the most tuning can bring."""
+    share = default.exposed_share
+    return share / (1 - share) if share < 1 else math.inf
 
 
 def is_usable(record: StepRecord) -> bool:

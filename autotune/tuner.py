@@ -32,13 +32,21 @@ import numpy as np
 from autotune import messages
 from autotune.bayes import BayesianOptimizer, SearchSpace
 from autotune.budget import Account
-from autotune.certify import ALPHA, LOOKS, PairedTest
-from autotune.events import Event, Identified, Plan, RunFinished, Task
+from autotune.certify import LOOKS, Comparison, no_certificate
+from autotune.events import Event, Identified, Plan, RunFinished, Task, sample
 from autotune.protocol import Apply, Done, Line, Progress, Settings, StepRecord
-from autotune.scoring import SETTLE_STEPS, Reading, Window, is_hopeless, is_usable, pool
+from autotune.scoring import (
+    SETTLE_STEPS,
+    Reading,
+    Window,
+    headroom,
+    is_hopeless,
+    is_usable,
+    pool,
+)
 from autotune.space import Value
 from autotune.storage.contract import Replay, Resume, Start
-from autotune.trial import Certificate, CommParams, RunState, Sample, SampleKind, Trial, TrialState
+from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
 from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first_sample
 
 WORTH_HAVING = 0.01
@@ -109,6 +117,7 @@ class Tuner:
         self._task: Task | None = None
         self._wanted: Callable[[], Plan] | None = None
         self._plan: Plan | None = None
+        self._is_planning = False
         self._carried: Resume | None = None
         self._default_readings: list[Reading] = []
         self._since_default = 0
@@ -164,7 +173,7 @@ class Tuner:
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
         if self.phase is Phase.EXPLORE:
-            self._plan = plan
+            self._plan, self._is_planning = plan, False
             self._optimizer.adopt(plan.constants)
             if self._task is None:
                 self._advance()
@@ -211,10 +220,9 @@ class Tuner:
         )
 
     def _replay(self, start: Replay) -> None:
-        self.trials = [start.best]
         self._put_in_force(start.best.params)
         certified = start.certificate is not None and start.certificate.certified
-        reason = "replayed from the finished log of an equal job; move the log away to tune again"
+        reason = "replayed from a finished run of this job"
         self._done(start.best, certified=certified, reason=reason)
 
     def _resume(self, start: Resume) -> None:
@@ -222,7 +230,6 @@ class Tuner:
         if start.trials:
             self.trials = sorted(start.trials, key=lambda trial: trial.trial_id)
             self._carried = start
-            self._say(f"autotune: resumes an unfinished run after {len(start.trials)} trials")
 
     def _tell_carried(self, carried: Resume, default_score: float) -> None:
         """Tell what the earlier job found, in proportion to the default's score then and now."""
@@ -230,10 +237,10 @@ class Tuner:
         for trial in carried.trials:
             self._tell(trial, trial.score * ratio)
         params = {trial.trial_id: trial.params for trial in carried.trials}
-        for sample in carried.samples:
-            if sample.kind is SampleKind.REREAD and sample.trial_id in params:
-                self._rereads[params[sample.trial_id]] += 1
-                self._optimizer.tell(params[sample.trial_id], sample.score * ratio)
+        for old in carried.samples:
+            if old.kind is SampleKind.REREAD and old.trial_id in params:
+                self._rereads[params[old.trial_id]] += 1
+                self._optimizer.tell(params[old.trial_id], old.score * ratio)
 
     # ---- steps ----------------------------------------------------------------------------------
 
@@ -272,7 +279,7 @@ class Tuner:
         if task.params == self._default and task.kind is not SampleKind.CERTIFY:
             self._take_default(reading)
         if task.kind is SampleKind.CERTIFY:
-            self._events.append(self._sample(task, reading))
+            self._events.append(sample(task, reading))
             self._finish_arm(reading)
         else:
             self._learn_from(task, reading, state)
@@ -297,11 +304,11 @@ class Tuner:
 
     def _learn_from(self, task: Task, reading: Reading, state: TrialState) -> None:
         if task.kind is SampleKind.SEARCH:
-            self._events.append(self._sample(task, reading))
+            self._events.append(sample(task, reading))
             self._finish_trial(task, reading.score, state)
         elif self._rereads[task.params] < REREADS_KEPT:
             self._rereads[task.params] += 1
-            self._events.append(self._sample(task, reading))
+            self._events.append(sample(task, reading))
             self._optimizer.tell(task.params, reading.score)
 
     def _finish_trial(self, task: Task, score: float, state: TrialState) -> None:
@@ -328,12 +335,13 @@ class Tuner:
     def _advance(self) -> None:
         """Decide what to run next; without a plan, wait for it under the present setting."""
         best = self._best()
-        if self._has_no_headroom():
-            self._end_without_headroom()
+        bound = headroom(pool(self._default_readings))
+        if len(self.trials) == 1 and bound < WORTH_HAVING:
+            self._finalise(best, no_certificate(messages.headroom_reason(bound), bound=bound))
         elif self._is_exhausted():
             self._certify(best)
         elif self._plan is None:
-            self._request([])
+            self._await_plan(best)
         elif self._account.allowance_us < 0:
             self._rest(best)
         elif self._since_default >= REREAD_EVERY:
@@ -342,6 +350,12 @@ class Tuner:
             params, self._plan, self._is_resting = self._plan.proposal.params, None, False
             self._run(params, kind=SampleKind.SEARCH, trial_id=len(self.trials))
             self._request([params])
+
+    def _await_plan(self, best: Trial) -> None:
+        """Leave a setting that may be bad; ``accept`` goes on from here."""
+        self._put_in_force(best.params)
+        if not self._is_planning:
+            self._request([])
 
     def _rest(self, best: Trial) -> None:
         """Run the incumbent for one window: that pays back what exploring has lost."""
@@ -364,6 +378,7 @@ class Tuner:
     def _request(self, pending: Sequence[CommParams]) -> None:
         twin = self._optimizer.snapshot()
         self._wanted = lambda: _plan(twin, pending)
+        self._is_planning = True
 
     def _best(self) -> Trial:
         """Return the incumbent's trial."""
@@ -374,70 +389,30 @@ class Tuner:
         params = self._optimizer.incumbent().params
         return next((trial for trial in self.trials if trial.params == params), self.trials[0])
 
-    # ---- headroom -------------------------------------------------------------------------------
-
-    def _has_no_headroom(self) -> bool:
-        return len(self.trials) == 1 and self._bound() < WORTH_HAVING
-
-    def _bound(self) -> float:
-        """Return the gain of a setting that hides all communication."""
-        share = pool(self._default_readings).exposed_share
-        return share / (1 - share) if share < 1 else float("inf")
-
-    def _end_without_headroom(self) -> None:
-        bound = self._bound()
-        reason = (
-            "nothing to gain: the training thread hardly waits for communication, so no setting "
-            f"can gain more than {bound:.2%}"
-        )
-        self._finalise(self.trials[0], _no_certificate(reason, high=bound))
-
     # ---- CERTIFY --------------------------------------------------------------------------------
 
     def _certify(self, incumbent: Trial) -> None:
         self.phase = Phase.CERTIFY
         if incumbent.trial_id == 0:
             reason = f"none of {len(self.trials) - 1} other settings beat the default"
-            self._finalise(incumbent, _no_certificate(reason, high=0.0))
+            self._finalise(incumbent, no_certificate(reason, bound=0.0))
             return
         self._say(messages.certify_text(incumbent, names=self._space.names))
-        self._incumbent = incumbent
-        self._test = PairedTest()
-        self._start_pair()
+        self._comparison = Comparison(self.trials[0], incumbent, rng=self._pair_rng)
+        self._next_arm()
 
-    def _start_pair(self) -> None:
-        order = [self.trials[0], self._incumbent]
-        self._arms = [order[k] for k in self._pair_rng.permutation(2)]
-        self._readings: dict[int, Reading] = {}
-        self._start_arm()
-
-    def _start_arm(self) -> None:
-        trial = self._arms.pop(0)
-        self._run(
-            trial.params,
-            kind=SampleKind.CERTIFY,
-            trial_id=trial.trial_id,
-            pair=self._test.pairs,
-        )
-        self._arm = trial.trial_id
+    def _next_arm(self) -> None:
+        arm, pair = self._comparison.next_arm(), self._comparison.test.pairs
+        self._run(arm.params, kind=SampleKind.CERTIFY, trial_id=arm.trial_id, pair=pair)
 
     def _finish_arm(self, reading: Reading) -> None:
-        self._readings[self._arm] = reading
-        if self._arms:
-            self._start_arm()
-            return
-        default, incumbent = self._readings[0], self._readings[self._incumbent.trial_id]
-        self._test.add(
-            default=default.score,
-            incumbent=incumbent.score,
-            slow=(default.slow_steps, incumbent.slow_steps),
-        )
-        decision = self._test.decision()
+        decision = self._comparison.take(reading)
         if decision is None:
-            self._start_pair()
-        else:
-            certificate = self._test.certificate(self._incumbent.trial_id)
-            self._finalise(self._incumbent if decision else self.trials[0], certificate)
+            self._next_arm()
+            return
+        comparison = self._comparison
+        certificate = comparison.test.certificate(comparison.incumbent.trial_id)
+        self._finalise(comparison.incumbent if decision else comparison.default, certificate)
 
     # ---- DONE -----------------------------------------------------------------------------------
 
@@ -481,19 +456,6 @@ class Tuner:
         )
         self._task = Task(kind=kind, trial_id=trial_id, params=params, window=window, pair=pair)
 
-    def _sample(self, task: Task, reading: Reading) -> Sample:
-        return Sample(
-            trial_id=task.trial_id,
-            epoch=self._epoch,
-            kind=task.kind,
-            pair=task.pair,
-            steps=reading.steps,
-            duration_us=reading.duration_us,
-            payload_bytes=reading.payload_bytes,
-            exposed_us=reading.exposed_us,
-            score=reading.score,
-        )
-
     def _say(self, text: str, *, level: str = "info") -> None:
         self._events.append(Line(text=text, level=level))
 
@@ -505,16 +467,3 @@ class Tuner:
 def _plan(optimizer: BayesianOptimizer, pending: Sequence[CommParams]) -> Plan:
     optimizer.learn()
     return Plan(proposal=optimizer.ask(pending), constants=optimizer.constants)
-
-
-def _no_certificate(reason: str, *, high: float) -> Certificate:
-    return Certificate(
-        trial_id=0,
-        pairs=0,
-        gain=0.0,
-        gain_low=0.0,
-        gain_high=high,
-        alpha=ALPHA,
-        certified=False,
-        reason=reason,
-    )

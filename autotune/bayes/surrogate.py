@@ -140,3 +140,9 @@ class Surrogate:
         mean, _ = self.posterior(points)
         X = np.vstack([self.X, points])
         return replace(self, X=X, y=np.append(self.y, (mean - self.location) / self.scale))
+
+
+def preload() -> None:
+    """Import what ``estimate`` needs (more than a second), ahead of its first call."""
+    import skopt.learning
+    import skopt.learning.gaussian_process.kernels  # noqa: F401

@@ -1,0 +1,118 @@
+"""The service's hold on the trial logs: a log that breaks is reported once and done without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Protocol
+
+from autotune.events import Event, RunFinished
+from autotune.protocol import Hello
+from autotune.storage import open_logs
+from autotune.storage.contract import Fresh, RunInfo, Start, TrialStore
+from autotune.trial import Certificate, Fingerprint, Sample, Trial
+
+
+class JobLogs(TrialStore, Protocol):
+    """What ``open_logs`` returns."""
+
+    notes: list[str]
+
+    def start(self, run: RunInfo) -> Start:
+        """Begin, resume or replay a run."""
+        ...
+
+
+def fingerprint(hello: Hello, operations: Sequence[tuple[str, int]]) -> Fingerprint:
+    """Return what makes a job with these training steps the same as another."""
+    return Fingerprint(
+        tensors=tuple(sorted((str(operation), int(size)) for operation, size in operations)),
+        size=hello.size,
+        local_size=hello.local_size,
+        cross_size=hello.cross_size,
+        versions=dict(hello.versions),
+        fixed=dict(hello.fixed),
+    )
+
+
+class LogKeeper:
+    """Passes events on to the logs of one job, and survives their failure."""
+
+    def __init__(self, logs: JobLogs | None, *, where: str) -> None:
+        """Keep ``logs`` (None: there are none); ``where`` is what messages call them."""
+        self._logs = logs
+        self._where = where
+        self._complaints: list[str] = []
+        self._told = 0
+        self._extra_notes: list[str] = []
+
+    @classmethod
+    def open(cls, hello: Hello) -> LogKeeper:
+        """Open the logs that the job asks for.
+
+        Raises:
+            LogError: A path cannot be used, or another live job uses it.
+        """
+        if hello.csv_path is None and hello.db_path is None:
+            keeper = cls(None, where="")
+            keeper._extra_notes.append(
+                "autotune: tunes without a log: set HOROVOD_AUTOTUNE_LOG=log.csv to keep the result"
+            )
+            return keeper
+        logs = open_logs(hello.csv_path, hello.db_path, host=hello.host, pid=hello.pid)
+        return cls(logs, where=str(hello.csv_path or hello.db_path))
+
+    def start(self, hello: Hello, operations: Sequence[tuple[str, int]], *, seed: int) -> Start:
+        """Begin, resume or replay this job's run; without working logs it is a fresh one."""
+        run = RunInfo(
+            fingerprint=fingerprint(hello, operations),
+            host=hello.host,
+            pid=hello.pid,
+            seed=seed,
+            settings=asdict(hello.settings),
+        )
+        found: list[Start] = []
+        self._guard(lambda logs: found.append(logs.start(run)))
+        return found[0] if found else Fresh()
+
+    def take(self, event: Event) -> bool:
+        """Write ``event`` if it belongs into the logs; return whether it does."""
+        if isinstance(event, Sample):
+            self._guard(lambda logs: logs.add_sample(event))
+        elif isinstance(event, Trial):
+            self._guard(lambda logs: logs.add_trial(event))
+        elif isinstance(event, Certificate):
+            self._guard(lambda logs: logs.add_certificate(event))
+        elif isinstance(event, RunFinished):
+            self._guard(lambda logs: logs.finish_run(event.state, event.best))
+        else:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the logs; a failure to do so is nobody's business any more."""
+        self._guard(lambda logs: logs.close())
+
+    def notes(self) -> list[str]:
+        """Return what the logs have to say about their files, each sentence once."""
+        texts, self._extra_notes = self._extra_notes, []
+        notes = list(self._logs.notes) if self._logs is not None else []
+        fresh, self._told = notes[self._told :], len(notes)
+        return texts + [f"autotune: {text}" for text in fresh]
+
+    def complaints(self) -> list[str]:
+        """Return failures that were not yet reported."""
+        complaints, self._complaints = self._complaints, []
+        return complaints
+
+    def _guard(self, action: Callable[[JobLogs], None]) -> None:
+        if self._logs is None:
+            return
+        try:
+            action(self._logs)
+        except Exception as error:  # a full disk, a removed folder: never the end of the job
+            self._logs = None
+            self._complaints.append(
+                f"autotune: {self._where} can no longer be written ({error}); "
+                "tuning goes on without it"
+            )
