@@ -107,7 +107,7 @@ def _replay(settings: dict[str, str], command: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"autotune: {text}", file=sys.stderr, flush=True)
+    print("autotune:", " ".join(text.splitlines()), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from autotune.replay import SCORE_UNIT, Result, gain_text
 from autotune.storage.locking import holder
 from autotune.storage.reader import LogView
@@ -61,7 +63,7 @@ def table(view: LogView) -> str:
 
 
 def _headline(view: LogView) -> str:
-    live = holder(view.path)
+    live = holder(os.path.realpath(view.path))
     state = "finished" if view.finished else "unfinished"
     if live is not None:
         state += f", in use by {live}"

@@ -25,6 +25,8 @@ from autotune.trial import Certificate, CommParams, RunState, Sample, Trial
 
 COLUMNS = (*(parameter.column for parameter in PARAMETERS), "score")
 HEADER = ",".join(COLUMNS)
+NEW = ".autotune-new"
+"""Suffix of a file that is about to replace another."""
 
 
 def params_text(params: CommParams) -> str:
@@ -147,7 +149,7 @@ def replace_file(path: str, content: bytes) -> None:
     Raises:
         OSError: The folder cannot be written; the old file is as it was.
     """
-    new = path + ".new"
+    new = path + NEW
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         if os.path.exists(path):

@@ -8,11 +8,12 @@ there less than before. A CSV that a user has removed (or emptied) is an order t
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from autotune.errors import LogError
 from autotune.storage.contract import Fresh, Replay, Resume, RunInfo, Start
-from autotune.storage.csv_log import CsvLog, row_text, set_aside
+from autotune.storage.csv_log import NEW, CsvLog, row_text, set_aside
 from autotune.storage.database import Database
 from autotune.storage.foreign import CsvContent, parse_csv
 from autotune.storage.locking import FileLock
@@ -22,6 +23,7 @@ from autotune.trial import Certificate, RunState, Sample, Trial
 
 LOG = "HOROVOD_AUTOTUNE_LOG"
 DB = "HOROVOD_AUTOTUNE_DB"
+_RETUNE = ".autotune-retune"
 
 
 def open_logs(csv_path: str | None, db_path: str | None, *, host: str, pid: int) -> Logs:
@@ -65,6 +67,7 @@ class Logs:
         self._database: Database | None = None
         try:
             self._read_csv()
+            self._remove_leftovers()
             if db_path is not None:
                 self._database = Database(db_path, csv_path=csv_path, host=host, pid=pid)
         except BaseException:
@@ -146,6 +149,12 @@ class Logs:
         if self._lock is not None:
             self._lock.close()
 
+    def _remove_leftovers(self) -> None:
+        """Remove what a killed job had not finished writing beside the CSV."""
+        for suffix in (_RETUNE, NEW, _RETUNE + NEW) if self.csv_path else ():
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.csv_path}{suffix}")
+
     def _read_csv(self) -> CsvContent | None:
         """Return what is at the CSV's path; None: no file, or an empty one."""
         if self.csv_path is None:
@@ -182,7 +191,7 @@ class Logs:
             return
         if self._csv is not None:
             self._csv.close()
-        self._csv = CsvLog(self.csv_path + ".retune" if self._retune else self.csv_path)
+        self._csv = CsvLog(self.csv_path + _RETUNE if self._retune else self.csv_path)
         self._csv.restore(found.trials if found else (), found.best if found else None)
 
     def _announce(self, found: RunContent | None, moved_to: str | None) -> Start:

@@ -27,7 +27,9 @@ _SYNCHRONOUS = "FULL"
 
 
 class SqliteLog:
-    """Writer of one database (a ``TrialStore``); the caller holds its lock.
+    """Writer of one database (a ``TrialStore``), for one thread at a time.
+
+    The caller holds the file's lock.
 
     Args:
         path: The file; its folder exists.
@@ -44,7 +46,9 @@ class SqliteLog:
         with self._errors():
             if os.path.exists(path) and os.path.getsize(path) and not is_sqlite(path):
                 raise LogError(f"{path}: not a SQLite database, so it is not overwritten")
-            self._connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+            self._connection = sqlite3.connect(
+                path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False
+            )
         self._connection.row_factory = sqlite3.Row
         self._db = Database(self._connection, execute_plugins=False)
         try:

@@ -134,13 +134,19 @@ def _connect(path: str) -> sqlite3.Connection:
     cannot be written can only be read as unchanging.
     """
     for mode in ("mode=ro", "mode=rw"):
-        connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=_BUSY_TIMEOUT_S)
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master")
-            return connection
-        except sqlite3.OperationalError:
-            connection.close()
-    return sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)
+        with contextlib.suppress(sqlite3.OperationalError):
+            return _connect_by(path, mode)
+    return _connect_by(path, "mode=ro&immutable=1")
+
+
+def _connect_by(path: str, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=_BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _uri(path: str, options: str) -> str:

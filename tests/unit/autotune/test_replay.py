@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Callable
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import InvalidSettingError
+from autotune.replay import FORMATS, Result, environment, flags, render
+from autotune.space import BY_ENV, BY_NAME, PARAMETERS, mib_to_bytes
+from autotune.trial import CommParams
+
+settings_of_any_kind = st.builds(
+    CommParams,
+    fusion_threshold_bytes=st.integers(0, 2**40),
+    cycle_time_ms=st.floats(0, 10_000),
+    cache_capacity=st.integers(0, 2**20),
+    hierarchical_allreduce=st.booleans(),
+    hierarchical_allgather=st.booleans(),
+)
+
+
+def from_text(text: str) -> CommParams:
+    words = [line.split() for line in text.splitlines()]
+    values = {word[0]: BY_NAME[word[0]].parse(word[1]) for word in words if word[0] in BY_NAME}
+    return CommParams.from_dict(values)
+
+
+def from_env(text: str) -> CommParams:
+    pairs = [line.split("=") for line in text.splitlines()]
+    return CommParams.from_dict(
+        {BY_ENV[key].name: BY_ENV[key].parse(value) for key, value in pairs}
+    )
+
+
+def from_flags(text: str) -> CommParams:
+    """Read as the launcher does: MiB, ms, entries, --x and --no-x."""
+    parser = argparse.ArgumentParser()
+    for parameter in PARAMETERS:
+        if parameter.type is bool:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(parameter.flag, dest=parameter.name, action=action)
+        else:
+            parser.add_argument(parameter.flag, dest=parameter.name, type=float)
+    return from_launcher(vars(parser.parse_args(shlex.split(text))))
+
+
+def from_yaml(text: str) -> CommParams:
+    content = yaml.safe_load(text)["params"]
+    flag_names = {p.flag.removeprefix("--").replace("-", "_"): p.name for p in PARAMETERS}
+    assert all(isinstance(value, int | float | bool) for value in content.values())
+    return from_launcher({flag_names[key]: value for key, value in content.items()})
+
+
+def from_launcher(values: dict) -> CommParams:
+    values["fusion_threshold_bytes"] = mib_to_bytes(values["fusion_threshold_bytes"])
+    return CommParams.from_dict(values)
+
+
+def from_json(text: str) -> CommParams:
+    content = json.loads(text)
+    return CommParams.from_dict({name: content[name] for name in BY_NAME})
+
+
+READERS: dict[str, Callable[[str], CommParams]] = {
+    "text": from_text,
+    "env": from_env,
+    "flags": from_flags,
+    "yaml": from_yaml,
+    "json": from_json,
+}
+
+
+def test_every_format_has_a_reader_here() -> None:
+    assert set(READERS) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(params=settings_of_any_kind)
+def test_every_format_is_exact(name: str, params: CommParams) -> None:
+    assert READERS[name](render(Result(params=params), name)) == params
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("cycle", [5e-324, 1e-05, 0.0, 1e4])
+@pytest.mark.parametrize("threshold", [0, 1, int(127.99999999999999 * 2**20), 2**40])
+def test_the_edges_are_exact(name: str, cycle: float, threshold: int) -> None:
+    params = CommParams(fusion_threshold_bytes=threshold, cycle_time_ms=cycle)
+    assert READERS[name](render(Result(params=params), name)) == params
+
+
+def test_an_unknown_format_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidSettingError, match="text, env, flags, yaml, json"):
+        render(Result(params=CommParams()), "xml")
+
+
+def test_the_environment_names_all_five_variables() -> None:
+    assert environment(CommParams(fusion_threshold_bytes=64)) == {
+        "HOROVOD_FUSION_THRESHOLD": "64",
+        "HOROVOD_CYCLE_TIME": "1.0",
+        "HOROVOD_CACHE_CAPACITY": "1024",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+        "HOROVOD_HIERARCHICAL_ALLGATHER": "0",
+    }
+
+
+def test_the_flags_are_the_launchers() -> None:
+    params = CommParams(fusion_threshold_bytes=3 * 2**19, hierarchical_allreduce=True)
+    assert " ".join(flags(params)) == (
+        "--fusion-threshold-mb 1.5 --cycle-time-ms 1 --cache-capacity 1024 "
+        "--hierarchical-allreduce --no-hierarchical-allgather"
+    )
+
+
+def test_the_yaml_is_a_section_of_the_launchers_file() -> None:
+    content = yaml.safe_load(render(Result(params=CommParams()), "yaml"))
+    assert content == {
+        "params": {
+            "fusion_threshold_mb": 16,
+            "cycle_time_ms": 1,
+            "cache_capacity": 1024,
+            "hierarchical_allreduce": False,
+            "hierarchical_allgather": False,
+        }
+    }
+
+
+def test_json_and_text_say_what_is_known() -> None:
+    result = Result(
+        params=CommParams(),
+        score=2148.44,
+        finished=False,
+        gain=(0.1, 0.05, 0.2),
+        certified=True,
+        job={"size": 4},
+    )
+    content = json.loads(render(result, "json"))
+    assert content["score"] == 2148.44
+    assert content["score_unit"] == "bytes/us, higher is better"
+    assert not content["finished"]
+    assert (content["gain"], content["gain_low"], content["gain_high"]) == (0.1, 0.05, 0.2)
+    assert content["certified"]
+    assert content["job"] == {"size": 4}
+    text = render(result, "text")
+    assert "2148.44 bytes/us, higher is better" in text
+    assert "+10.0 % over the default (+5.0 to +20.0), certified" in text
+    assert "not finished" in text
