@@ -24,13 +24,12 @@ depends only on scores and the seed, never on when a plan arrives.
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from autotune import messages
-from autotune.bayes import BayesianOptimizer, SearchSpace
+from autotune.bayes import SearchSpace
 from autotune.budget import Account
 from autotune.certify import LOOKS, Comparison, no_certificate
 from autotune.events import Event, Identified, Plan, RunFinished, Task, sample
@@ -42,8 +41,8 @@ from autotune.scoring import (
     headroom,
     is_hopeless,
     is_usable,
-    pool,
 )
+from autotune.search import REREAD_EVERY, Search
 from autotune.space import Value
 from autotune.storage.contract import Replay, Resume, Start
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
@@ -51,14 +50,6 @@ from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first
 
 WORTH_HAVING = 0.01
 """Gains below this are not worth tuning for."""
-WORTH_LOOKING = 0.005
-"""Exploring ends when the next trial is expected to gain less than this."""
-FEWEST_TRIALS = 8
-REREAD_EVERY = 5
-"""Trials between two readings of the default."""
-REREADS_KEPT = 4
-"""Further readings of one setting tell the surrogate nothing that is worth their cost."""
-DEFAULT_READINGS_USED = 3
 
 
 class Phase(enum.StrEnum):
@@ -76,7 +67,6 @@ class Tuner:
     Attributes:
         phase: Where the run is.
         seed: Seed of proposals and pair orders (a resumed run keeps its own).
-        trials: Finished trials, by trial_id.
     """
 
     def __init__(
@@ -102,7 +92,6 @@ class Tuner:
         """
         self.phase = Phase.WARMUP
         self.seed = seed
-        self.trials: list[Trial] = []
         self._settings = settings
         self._size = size
         self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
@@ -110,19 +99,13 @@ class Tuner:
         self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
         self._events: list[Event] = []
         self._identifier = Identifier()
-        self._warmup: Warmup | None = None
+        self._warmup = Warmup(settings)
         self._account = Account(settings.budget)
         self._epoch = 0
         self._in_force = {0: self._default}
         self._task: Task | None = None
-        self._wanted: Callable[[], Plan] | None = None
-        self._plan: Plan | None = None
-        self._is_planning = False
-        self._carried: Resume | None = None
-        self._default_readings: list[Reading] = []
-        self._since_default = 0
+        self._search: Search | None = None
         self._is_resting = False
-        self._rereads: Counter[CommParams] = Counter()
 
     # ---- what the driver calls ------------------------------------------------------------------
 
@@ -155,35 +138,33 @@ class Tuner:
         if isinstance(start, Replay):
             self._replay(start)
             return self._take_events()
+        self.seed = start.seed if isinstance(start, Resume) else self.seed
+        self._search = self._new_search(operations)
         if isinstance(start, Resume):
-            self._resume(start)
-        self._prepare(operations)
-        self._warmup = Warmup(self._settings)
+            self._search.carry_over(start)
         if self._space.size == 1:
             self._end_at_once("nothing to tune: all settings behave alike in this job")
         elif self._warmup.is_over:
-            self._explore()
+            self._explore(self._search)
         return self._take_events()
 
     def work(self) -> Callable[[], Plan] | None:
         """Return something to compute and to hand to ``accept``, or None; each is returned once."""
-        wanted, self._wanted = self._wanted, None
-        return wanted
+        return self._search.work() if self._search is not None else None
 
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
-        if self.phase is Phase.EXPLORE:
-            self._plan, self._is_planning = plan, False
-            self._optimizer.adopt(plan.constants)
+        if self._search is not None and self.phase is Phase.EXPLORE:
+            self._search.accept(plan)
             if self._task is None:
-                self._advance()
+                self._advance(self._search)
         return self._take_events()
 
     def finish(self) -> list[Event]:
         """Say where the run stands when the job ends."""
         if self.phase is Phase.DONE:
             return []
-        best = self._best() if self.trials else None
+        best = self._best
         if best is None:
             needed, seen = steps_to_first_sample(self._settings), self._identifier.steps_seen
             self._say(messages.no_sample_text(needed=needed, seen=seen), level="warning")
@@ -192,6 +173,11 @@ class Tuner:
             self._say(messages.unfinished_text(best, done=done, most=most, names=self._space.names))
         self._events.append(RunFinished(state=RunState.UNFINISHED, best=best))
         return self._take_events()
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Finished trials, by trial_id."""
+        return self._search.trials if self._search is not None else []
 
     @property
     def steps_to_done(self) -> int:
@@ -203,7 +189,7 @@ class Tuner:
 
     # ---- start ----------------------------------------------------------------------------------
 
-    def _prepare(self, operations: Sequence[tuple[str, int]]) -> None:
+    def _new_search(self, operations: Sequence[tuple[str, int]]) -> Search:
         self._space = SearchSpace(
             self._default,
             frozen={*self._fixed, *self._inert},
@@ -212,12 +198,7 @@ class Tuner:
         )
         for_proposals, for_pairs = np.random.SeedSequence(self.seed).spawn(2)
         self._pair_rng = np.random.default_rng(for_pairs)
-        self._optimizer = BayesianOptimizer(
-            self._space,
-            rng=np.random.default_rng(for_proposals),
-            noise_variance=self._settings.noise,
-            max_trials=self._settings.max_samples,
-        )
+        return Search(self._space, self._settings, rng=np.random.default_rng(for_proposals))
 
     def _replay(self, start: Replay) -> None:
         self._put_in_force(start.best.params)
@@ -225,180 +206,113 @@ class Tuner:
         reason = "replayed from a finished run of this job"
         self._done(start.best, certified=certified, reason=reason)
 
-    def _resume(self, start: Resume) -> None:
-        self.seed = start.seed
-        if start.trials:
-            self.trials = sorted(start.trials, key=lambda trial: trial.trial_id)
-            self._carried = start
-
-    def _tell_carried(self, carried: Resume, default_score: float) -> None:
-        """Tell what the earlier job found, in proportion to the default's score then and now."""
-        ratio = default_score / self.trials[0].score if self.trials[0].score > 0 else 1.0
-        for trial in carried.trials:
-            self._tell(trial, trial.score * ratio)
-        params = {trial.trial_id: trial.params for trial in carried.trials}
-        for old in carried.samples:
-            if old.kind is SampleKind.REREAD and old.trial_id in params:
-                self._rereads[params[old.trial_id]] += 1
-                self._optimizer.tell(params[old.trial_id], old.score * ratio)
-
     # ---- steps ----------------------------------------------------------------------------------
 
     def _observe(self, record: StepRecord) -> None:
-        identified = self._identifier.add(record)
-        if self.phase is Phase.DONE:
-            return
-        if identified:
+        if self._identifier.add(record) and self.phase is not Phase.DONE:
             self._events.append(Identified(signature=record.signature))
-        if self._warmup is None or record.signature != self._identifier.signature:
+        is_training = record.signature == self._identifier.signature
+        if self._search is None or self.phase is Phase.DONE or not is_training:
             return
         is_default = self._in_force.get(record.epoch) == self._default
         self._account.book(record, is_default=is_default)
         if is_usable(record):
-            self._take(record, self._warmup)
+            self._take(record, self._search)
 
-    def _take(self, record: StepRecord, warmup: Warmup) -> None:
+    def _take(self, record: StepRecord, search: Search) -> None:
         if self.phase is Phase.WARMUP:
-            warmup.add(record)
-            if warmup.is_over:
-                self._explore()
+            self._warmup.add(record)
+            if self._warmup.is_over:
+                self._explore(search)
         elif self._task is not None:
-            self._read(self._task, record)
+            self._read(record, self._task, search)
 
-    def _read(self, task: Task, record: StepRecord) -> None:
+    def _read(self, record: StepRecord, task: Task, search: Search) -> None:
         task.window.add(record)
         is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
-        if is_trial and is_hopeless(task.window.judged, default=pool(self._default_readings)):
-            self._finish_task(task, TrialState.ABANDONED)
+        if is_trial and is_hopeless(task.window.judged, default=search.default):
+            self._finish_task(task, search, TrialState.ABANDONED)
         elif task.window.is_full:
-            self._finish_task(task, TrialState.COMPLETE)
+            self._finish_task(task, search, TrialState.COMPLETE)
 
-    def _finish_task(self, task: Task, state: TrialState) -> None:
+    def _finish_task(self, task: Task, search: Search, state: TrialState) -> None:
         self._task = None
         reading = task.window.reading()
-        if task.params == self._default and task.kind is not SampleKind.CERTIFY:
-            self._take_default(reading)
         if task.kind is SampleKind.CERTIFY:
             self._events.append(sample(task, reading))
             self._finish_arm(reading)
-        else:
-            self._learn_from(task, reading, state)
-            self._advance()
+            return
+        if task.params == self._default:
+            search.add_default(reading)
+            self._account.rebase(search.default)
+        if task.kind is SampleKind.SEARCH:
+            self._finish_trial(task, reading, search, state)
+        elif search.add_reread(task.params, reading.score):
+            self._events.append(sample(task, reading))
+        self._advance(search)
 
     # ---- EXPLORE --------------------------------------------------------------------------------
 
-    def _explore(self) -> None:
+    def _explore(self, search: Search) -> None:
+        """Read the default: as trial 0, or once more in a resumed run."""
         self.phase = Phase.EXPLORE
-        kind = SampleKind.REREAD if self.trials else SampleKind.SEARCH
+        kind = SampleKind.REREAD if search.trials else SampleKind.SEARCH
         self._run(self._default, kind=kind, trial_id=0)
-        if not self.trials:
-            self._request([self._default])
+        if not search.trials:
+            search.request([self._default])
 
-    def _take_default(self, reading: Reading) -> None:
-        self._since_default = 0
-        self._default_readings = [*self._default_readings, reading][-DEFAULT_READINGS_USED:]
-        self._account.rebase(pool(self._default_readings))
-        if self._carried is not None:
-            self._tell_carried(self._carried, reading.score)
-            self._carried = None
-
-    def _learn_from(self, task: Task, reading: Reading, state: TrialState) -> None:
-        if task.kind is SampleKind.SEARCH:
-            self._events.append(sample(task, reading))
-            self._finish_trial(task, reading.score, state)
-        elif self._rereads[task.params] < REREADS_KEPT:
-            self._rereads[task.params] += 1
-            self._events.append(sample(task, reading))
-            self._optimizer.tell(task.params, reading.score)
-
-    def _finish_trial(self, task: Task, score: float, state: TrialState) -> None:
-        state = state if score > 0 else TrialState.REJECTED
-        trial = Trial(trial_id=task.trial_id, params=task.params, state=state, score=score)
-        self.trials.append(trial)
-        self._since_default += 1
-        self._tell(trial, score)
+    def _finish_trial(
+        self, task: Task, reading: Reading, search: Search, state: TrialState
+    ) -> None:
+        trial = search.add_trial(task.params, score=reading.score, state=state)
         text = messages.progress_text(
             trial,
             most=self._settings.max_samples,
-            incumbent=self._optimizer.incumbent(),
+            incumbent=search.incumbent,
             default=self._default,
             names=self._space.names,
         )
-        self._events += [trial, Progress(text=text)]
+        self._events += [sample(task, reading), trial, Progress(text=text)]
 
-    def _tell(self, trial: Trial, score: float) -> None:
-        if trial.state is TrialState.REJECTED:
-            self._optimizer.reject(trial.params)
-        else:
-            self._optimizer.tell(trial.params, score)
-
-    def _advance(self) -> None:
-        """Decide what to run next; without a plan, wait for it under the present setting."""
-        best = self._best()
-        bound = headroom(pool(self._default_readings))
-        if len(self.trials) == 1 and bound < WORTH_HAVING:
-            self._finalise(best, no_certificate(messages.headroom_reason(bound), bound=bound))
-        elif self._is_exhausted():
-            self._certify(best)
-        elif self._plan is None:
-            self._await_plan(best)
+    def _advance(self, search: Search) -> None:
+        """Decide what to run next."""
+        bound = headroom(search.default)
+        if len(search.trials) == 1 and bound < WORTH_HAVING:
+            reason = messages.headroom_reason(bound)
+            self._finalise(search.trials[0], no_certificate(reason, bound=bound))
+        elif search.is_exhausted:
+            self._certify(search)
+        elif search.plan is None:
+            self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
+            search.request()
         elif self._account.allowance_us < 0:
-            self._rest(best)
-        elif self._since_default >= REREAD_EVERY:
+            self._rest(search.best)
+        elif search.wants_default:
             self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
-        elif self._plan.proposal is not None:
-            params, self._plan, self._is_resting = self._plan.proposal.params, None, False
-            self._run(params, kind=SampleKind.SEARCH, trial_id=len(self.trials))
-            self._request([params])
-
-    def _await_plan(self, best: Trial) -> None:
-        """Leave a setting that may be bad; ``accept`` goes on from here."""
-        self._put_in_force(best.params)
-        if not self._is_planning:
-            self._request([])
+        else:
+            self._is_resting = False
+            params = search.take_proposal()
+            self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
 
     def _rest(self, best: Trial) -> None:
         """Run the incumbent for one window: that pays back what exploring has lost."""
         if not self._is_resting:
-            self._events.append(
-                Progress(text=messages.rest_text(best.params, names=self._space.names))
-            )
+            text = messages.rest_text(best.params, names=self._space.names)
+            self._events.append(Progress(text=text))
         self._is_resting = True
         self._run(best.params, kind=SampleKind.REREAD, trial_id=best.trial_id)
 
-    def _is_exhausted(self) -> bool:
-        count = len(self.trials)
-        if count >= self._settings.max_samples:
-            return True
-        if self._plan is None:
-            return False
-        proposal = self._plan.proposal
-        return proposal is None or (count >= FEWEST_TRIALS and proposal.improvement < WORTH_LOOKING)
-
-    def _request(self, pending: Sequence[CommParams]) -> None:
-        twin = self._optimizer.snapshot()
-        self._wanted = lambda: _plan(twin, pending)
-        self._is_planning = True
-
-    def _best(self) -> Trial:
-        """Return the incumbent's trial."""
-        if self._carried is not None:
-            return max(
-                self.trials, key=lambda trial: (trial.state is TrialState.COMPLETE, trial.score)
-            )
-        params = self._optimizer.incumbent().params
-        return next((trial for trial in self.trials if trial.params == params), self.trials[0])
-
     # ---- CERTIFY --------------------------------------------------------------------------------
 
-    def _certify(self, incumbent: Trial) -> None:
+    def _certify(self, search: Search) -> None:
         self.phase = Phase.CERTIFY
+        incumbent = search.best
         if incumbent.trial_id == 0:
-            reason = f"none of {len(self.trials) - 1} other settings beat the default"
+            reason = f"none of {len(search.trials) - 1} other settings beat the default"
             self._finalise(incumbent, no_certificate(reason, bound=0.0))
             return
         self._say(messages.certify_text(incumbent, names=self._space.names))
-        self._comparison = Comparison(self.trials[0], incumbent, rng=self._pair_rng)
+        self._comparison = Comparison(search.trials[0], incumbent, rng=self._pair_rng)
         self._next_arm()
 
     def _next_arm(self) -> None:
@@ -435,14 +349,19 @@ class Tuner:
 
     # ---- small tools ----------------------------------------------------------------------------
 
+    @property
+    def _best(self) -> Trial | None:
+        return self._search.best if self._search is not None and self._search.trials else None
+
     def _put_in_force(self, params: CommParams) -> bool:
         """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
         if self._in_force[self._epoch] == params:
             return False
         self._epoch += 1
         self._in_force[self._epoch] = params
-        best = self._best().params.as_dict() if self.trials else None
-        self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=best))
+        best = self._best
+        known = best.params.as_dict() if best is not None else None
+        self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=known))
         return True
 
     def _run(
@@ -462,8 +381,3 @@ class Tuner:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
-
-
-def _plan(optimizer: BayesianOptimizer, pending: Sequence[CommParams]) -> Plan:
-    optimizer.learn()
-    return Plan(proposal=optimizer.ask(pending), constants=optimizer.constants)
