@@ -82,8 +82,8 @@ def thread_error(mpi: Any, size: int) -> str | None:
     names = {mpi.THREAD_SINGLE: "THREAD_SINGLE", mpi.THREAD_FUNNELED: "THREAD_FUNNELED"}
     return (
         f"MPI provides {names.get(level, level)}: expected at least THREAD_SERIALIZED, as the "
-        "engine has its own thread; remove mpi4py.rc.thread_level and mpi4py.rc.threads, or use an MPI "
-        "that was built with thread support"
+        "engine has its own thread; remove mpi4py.rc.thread_level and mpi4py.rc.threads, or use an "
+        "MPI that was built with thread support"
     )
 
 

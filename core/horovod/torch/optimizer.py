@@ -112,7 +112,7 @@ class _Distributed(torch.optim.Optimizer):
         if self._reductions:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
-                "optimizer.step() or optimizer.synchronize(): the gradients are on their way between the ranks"
+                "optimizer.step() or optimizer.synchronize(): the gradients are on their way"
             )
         super().zero_grad(set_to_none)
 

@@ -1,0 +1,72 @@
+"""Every rank runs the same tests; one that fails ends the job, because the others would wait for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+def pytest_configure() -> None:
+    for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+        del os.environ[name]
+    torch.set_num_threads(1)
+    hvd.init()
+
+
+def _abort(report: pytest.TestReport | pytest.CollectReport) -> None:
+    from mpi4py import MPI
+
+    if not report.failed or MPI.COMM_WORLD.size == 1:
+        return
+    text = f"rank {MPI.COMM_WORLD.rank}: {report.nodeid}\n{report.longreprtext}\n"
+    sys.__stderr__.write(text)
+    sys.__stderr__.flush()
+    MPI.COMM_WORLD.Abort(1)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    outcome = yield
+    _abort(outcome.get_result())  # type: ignore[attr-defined]
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _abort(report)
+
+
+@pytest.fixture
+def restart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Start the runtime again under other environment variables; put everything back at the end."""
+
+    def start(environ: dict[str, str]) -> None:
+        hvd.shutdown()
+        for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+            monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        hvd.init()
+
+    yield start
+    start({})
+
+
+@pytest.fixture
+def rank() -> int:
+    return hvd.rank()
+
+
+@pytest.fixture
+def size() -> int:
+    return hvd.size()
+
+
+@pytest.fixture
+def two_ranks() -> None:
+    if hvd.size() < 2:
+        pytest.skip("needs 2 ranks")

@@ -1,0 +1,76 @@
+"""What one rank alone gets wrong is refused at the call, before any communication."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+def test_a_name_in_flight_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        for _ in range(1000):
+            hvd.allreduce_async(torch.ones(100_000), name="twice")
+    hvd.barrier()
+
+
+def test_non_contiguous_tensors_are_refused() -> None:
+    tensor = torch.ones(4, 4).t()[1:]
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather):
+        with pytest.raises(ValueError, match="required to be contiguous"):
+            call(tensor)
+    with pytest.raises(ValueError, match="required to be contiguous"):
+        hvd.broadcast_(tensor, 0)
+
+
+def test_unknown_types_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"complex64: expected one of uint8"):
+        hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+
+
+def test_sparse_and_meta_tensors_are_refused() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        hvd.allreduce(torch.ones(2, 2).to_sparse())
+    with pytest.raises(ValueError, match="tensor on meta"):
+        hvd.allreduce(torch.ones(2, device="meta"))
+
+
+def test_an_unknown_root_is_refused(size: int) -> None:
+    for root in (-1, size):
+        with pytest.raises(ValueError, match=str(root)):
+            hvd.broadcast(torch.ones(1), root)
+
+
+def test_bool_cannot_be_averaged_or_scaled() -> None:
+    with pytest.raises(ValueError, match="bool"):
+        hvd.allreduce(torch.ones(2, dtype=torch.bool), op=hvd.Sum, prescale_factor=2.0)
+
+
+def test_scalars_cannot_be_gathered() -> None:
+    with pytest.raises((ValueError, hvd.HorovodInternalError)):
+        hvd.allgather(torch.tensor(1.0))
+    hvd.barrier()
+
+
+def test_what_is_not_there_yet_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        hvd.allreduce(torch.ones(2), op=hvd.Adasum)
+    with pytest.raises(NotImplementedError, match="process sets"):
+        hvd.allreduce(torch.ones(2), process_set=hvd.ProcessSet([0]))
+    with pytest.raises(NotImplementedError, match="process sets"):
+        hvd.add_process_set([0])
+    with pytest.raises(AttributeError, match=r"alltoall is not supported in this version"):
+        _ = hvd.alltoall
+
+
+def test_wrong_reductions_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected Average"):
+        hvd.allreduce(torch.ones(2), op=17)
+
+
+def test_refused_requests_do_not_shift_the_numbers_of_unnamed_operations(rank: int) -> None:
+    if rank == 0:
+        with pytest.raises(ValueError, match="contiguous"):
+            hvd.allreduce(torch.ones(4, 4).t()[1:])
+    assert torch.equal(hvd.allreduce(torch.ones(3)), torch.ones(3))
