@@ -63,6 +63,7 @@ class Logs:
         self.notes: list[str] = []
         self._csv: CsvLog | None = None
         self._retune = False
+        self._running = False
         self._lock = FileLock(csv_path, host=host, pid=pid) if csv_path else None
         self._database: Database | None = None
         try:
@@ -105,6 +106,7 @@ class Logs:
         elif found.run.state is not RunState.DONE:
             sqlite.resume_run(found.run.run_id, run)
         self._restore_csv(found)
+        self._running = found is None or found.best is None
         return self._announce(found, moved_to)
 
     def begin_run(self, run: RunInfo) -> None:
@@ -129,7 +131,13 @@ class Logs:
             self._database.log.add_certificate(certificate)
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
-        """End the run; if it is done, the CSV's last line is ``best`` from now on."""
+        """End the run; if it is done, the CSV's last line is ``best`` from now on.
+
+        Without a run (before ``start``, after ``Replay``) there is nothing to end.
+        """
+        if not self._running:
+            return
+        self._running = False
         if self._database is not None and self._database.log is not None:
             self._database.log.finish_run(state, best)
         if self._csv is None:

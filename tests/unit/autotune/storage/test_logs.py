@@ -253,6 +253,19 @@ class TestStarting:
         logs.close()
         assert path.read_bytes() == whole
 
+    def test_a_job_that_ends_before_its_run_begins_ends_nothing(
+        self, tmp_path: Path, open_at, make_run, tune
+    ) -> None:
+        tune(trials=2, done=True)
+        content = (tmp_path / "log.csv").read_bytes()
+        logs = open_at()
+        logs.finish_run(RunState.UNFINISHED, None)
+        logs.start(make_run())
+        logs.finish_run(RunState.UNFINISHED, None)
+        logs.close()
+        assert (tmp_path / "log.csv").read_bytes() == content
+        assert read_log(str(logs.db_path)).finished
+
 
 class TestFolder:
     def test_each_run_has_its_own_file(self, tmp_path: Path, open_at, make_run, tune) -> None:
