@@ -103,7 +103,7 @@ class Logs:
         if found is None:
             key = self._database.csv_key
             sqlite.begin_run(run, csv_path=self.csv_path, csv_key=key, retune=retune)
-        elif found.run.state is not RunState.DONE:
+        elif found.best is None:
             sqlite.resume_run(found.run.run_id, run)
         self._restore_csv(found)
         self._running = found is None or found.best is None

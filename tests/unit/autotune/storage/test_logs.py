@@ -266,6 +266,18 @@ class TestStarting:
         assert (tmp_path / "log.csv").read_bytes() == content
         assert read_log(str(logs.db_path)).finished
 
+    def test_a_run_that_ended_without_a_best_resumes(self, open_at, make_run, make_trial) -> None:
+        logs = open_at()
+        logs.start(make_run())
+        logs.add_trial(make_trial(0))
+        logs.finish_run(RunState.DONE, None)
+        logs.close()
+        logs = open_at()
+        assert isinstance(logs.start(make_run()), Resume)
+        logs.add_trial(make_trial(1))
+        logs.close()
+        assert len(read_log(str(logs.csv_path)).trials) == 2
+
 
 class TestFolder:
     def test_each_run_has_its_own_file(self, tmp_path: Path, open_at, make_run, tune) -> None:
