@@ -227,6 +227,7 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
   abandon_ = true;  // ends every wait in the engine thread within milliseconds
   control_->wake();
   thread_.join();
+  if (!failed_) control_->close(std::chrono::seconds(2));
 }
 
 // ---------------------------------------------------------------- the engine thread

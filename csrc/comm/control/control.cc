@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -48,39 +49,59 @@ void Connection::flush() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
-      closed_ = true;
+      break;  // the peer is gone; what it said before is still to be read, and ends with its end
     }
   }
   out_.clear();
   sent_ = 0;
 }
 
-void Connection::receive(int rank, std::deque<Frame>& frames) {
+void Connection::finish_sending() {
+  flush();
+  ::shutdown(fd_, SHUT_WR);
+}
+
+void Connection::read() {
   std::array<char, 16384> chunk;
   while (!closed_) {
     const ssize_t n = ::recv(fd_, chunk.data(), chunk.size(), 0);
     if (n > 0) {
       in_.append(chunk.data(), static_cast<size_t>(n));
-      if (static_cast<size_t>(n) < chunk.size()) break;
-    } else if (n == 0) {
-      closed_ = true;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      break;
-    } else if (errno != EINTR) {
-      closed_ = true;
+      if (static_cast<size_t>(n) < chunk.size()) return;
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else {
+      closed_ = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+      return;
     }
   }
-  size_t begin = 0;
-  while (in_.size() - begin >= header_bytes) {
-    uint32_t length;
-    std::memcpy(&length, in_.data() + begin, sizeof length);
-    if (length > max_payload_bytes) throw EngineError("control connection: broken frame");
-    if (in_.size() - begin < header_bytes + length) break;
-    const auto type = static_cast<FrameType>(in_[begin + 4]);
-    frames.push_back({rank, type, in_.substr(begin + header_bytes, length)});
-    begin += header_bytes + length;
+}
+
+std::optional<Frame> Connection::parse(int rank) {
+  const size_t available = in_.size() - parsed_;
+  if (available < header_bytes) return std::nullopt;
+  uint32_t length;
+  std::memcpy(&length, in_.data() + parsed_, sizeof length);
+  if (length > max_payload_bytes) throw EngineError("control connection: broken frame");
+  if (available < header_bytes + length) return std::nullopt;
+  const auto type = static_cast<FrameType>(in_[parsed_ + 4]);
+  Frame frame{rank, type, in_.substr(parsed_ + header_bytes, length)};
+  parsed_ += header_bytes + length;
+  if (parsed_ == in_.size()) {
+    in_.clear();
+    parsed_ = 0;
   }
-  in_.erase(0, begin);
+  return frame;
+}
+
+void Connection::receive(int rank, std::deque<Frame>& frames) {
+  read();
+  while (auto frame = parse(rank)) frames.push_back(std::move(*frame));
+}
+
+std::optional<Frame> Connection::receive_one(int rank) {
+  read();
+  return parse(rank);
 }
 
 ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections)
@@ -135,6 +156,20 @@ void ControlPlane::poll_until(std::vector<pollfd>& fds, std::chrono::nanoseconds
 void ControlPlane::wake() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
+}
+
+void ControlPlane::close(std::chrono::nanoseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (auto& connection : connections_) connection->finish_sending();
+  std::deque<Frame> ignored;
+  const auto is_open = [](const auto& connection) { return !connection->closed(); };
+  while (std::any_of(connections_.begin(), connections_.end(), is_open)) {
+    pump(ignored);
+    ignored.clear();
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left.count() <= 0) return;
+    sleep(std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(10)));
+  }
 }
 
 std::vector<int> ControlPlane::take_closed_ranks() {

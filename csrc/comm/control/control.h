@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,15 +50,23 @@ class Connection {
 
   void send(FrameType type, const std::string& payload);
   void flush();
+  // Say that nothing more will be sent; the peer can still read what was.
+  void finish_sending();
   // Read what is there; append whole frames to `frames` as sent by `rank`.
   void receive(int rank, std::deque<Frame>& frames);
+  // The same for one frame only; what follows it stays for a later call.
+  std::optional<Frame> receive_one(int rank);
 
  private:
+  void read();
+  std::optional<Frame> parse(int rank);
+
   int fd_;
   bool closed_ = false;
   std::string out_;
   size_t sent_ = 0;
   std::string in_;
+  size_t parsed_ = 0;
 };
 
 // Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI.
@@ -111,6 +120,10 @@ class ControlPlane {
 
   // From any thread: end the current or the next sleep.
   void wake();
+
+  // End all connections so that nothing sent is lost: a socket closed with unread bytes may take
+  // back what it sent. Waits for the peers' end, at most `timeout`.
+  void close(std::chrono::nanoseconds timeout);
 
   // Ranks whose process closed its connection. Each is returned once.
   std::vector<int> take_closed_ranks();

@@ -154,13 +154,13 @@ int rank_in_hello(const Frame& frame, const std::string& secret, int size) {
 // Wait for the coordinator's answer: it comes when all ranks are connected, so that nothing is sent
 // before everybody listens.
 bool welcomed(Connection& connection, Clock::time_point deadline) {
-  std::deque<Frame> frames;
-  while (frames.empty() && !connection.closed() && Clock::now() < deadline) {
+  std::optional<Frame> answer;
+  while (!answer && !connection.closed() && Clock::now() < deadline) {
     pollfd waiting{connection.fd(), POLLIN, 0};
     ::poll(&waiting, 1, 100);
-    connection.receive(0, frames);
+    answer = connection.receive_one(0);
   }
-  return !frames.empty() && frames.front().type == FrameType::hello;
+  return answer && answer->type == FrameType::hello;
 }
 
 std::string missing_ranks(const std::vector<std::unique_ptr<Connection>>& connections) {
@@ -211,10 +211,9 @@ std::vector<std::unique_ptr<Connection>> Rendezvous::accept_all(int size,
       strangers.push_back(std::make_unique<Connection>(fd));
     }
     for (auto& stranger : strangers) {
-      std::deque<Frame> frames;
-      stranger->receive(-1, frames);
-      if (frames.empty() && !stranger->closed()) continue;
-      const int rank = frames.empty() ? -1 : rank_in_hello(frames.front(), secret_, size);
+      const std::optional<Frame> hello = stranger->receive_one(-1);
+      if (!hello && !stranger->closed()) continue;
+      const int rank = hello ? rank_in_hello(*hello, secret_, size) : -1;
       if (rank > 0) accepted[static_cast<size_t>(rank) - 1] = std::move(stranger);
       stranger.reset();
     }

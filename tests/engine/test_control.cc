@@ -1,0 +1,131 @@
+#include "comm/control/control.h"
+
+#include "check.h"
+#include "common/errors.h"
+#include "thread_ranks.h"
+
+using namespace autotune;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::unique_ptr<ControlPlane> join(Rendezvous& rendezvous, int rank, int size) {
+  std::vector<std::unique_ptr<Connection>> connections;
+  if (rank == 0) {
+    connections = rendezvous.accept_all(size, 20s);
+  } else {
+    connections.push_back(connect_to(rendezvous.address(), rank, 20s));
+  }
+  return std::make_unique<ControlPlane>(rank, size, std::move(connections));
+}
+
+// Wait until `count` frames have arrived.
+std::deque<Frame> next_frames(ControlPlane& plane, size_t count) {
+  std::deque<Frame> frames;
+  while (frames.size() < count) {
+    plane.pump(frames);
+    if (frames.size() < count) plane.sleep(100ms);
+  }
+  return frames;
+}
+
+}  // namespace
+
+TEST(frames_of_any_length_arrive_whole_and_in_order) {
+  Rendezvous rendezvous;
+  run_ranks(3, [&](int rank) {
+    auto plane = join(rendezvous, rank, 3);
+    if (rank == 0) {
+      int received = 0;
+      std::deque<Frame> frames;
+      std::vector<size_t> next(3, 0);
+      while (received < 2 * 50) {
+        plane->pump(frames);
+        for (; !frames.empty(); frames.pop_front(), ++received) {
+          const Frame& frame = frames.front();
+          CHECK_EQUAL(frame.payload.size(), next[size_t(frame.rank)] * 20'011);
+          ++next[size_t(frame.rank)];
+        }
+        plane->sleep(10ms);
+      }
+      plane->send_all(FrameType::responses, "done");
+    } else {
+      for (size_t i = 0; i < 50; ++i)
+        plane->send_all(FrameType::requests, std::string(i * 20'011, 'x'));
+      std::deque<Frame> frames;
+      while (frames.empty()) {
+        plane->pump(frames);  // also writes what the socket did not take at once
+        plane->sleep(10ms);
+      }
+      CHECK_EQUAL(frames.front().payload, "done");
+    }
+  });
+}
+
+TEST(a_rank_that_ends_is_seen_once) {
+  Rendezvous rendezvous;
+  run_ranks(2, [&](int rank) {
+    auto plane = join(rendezvous, rank, 2);
+    if (rank == 1) return;
+    std::vector<int> closed;
+    std::deque<Frame> frames;
+    while (closed.empty()) {
+      plane->sleep(100ms);
+      plane->pump(frames);
+      closed = plane->take_closed_ranks();
+    }
+    CHECK(closed == std::vector<int>{1});
+    CHECK(plane->take_closed_ranks().empty());
+  });
+}
+
+TEST(what_was_sent_before_a_graceful_end_arrives_though_both_sides_write) {
+  for (int round = 0; round < 50; ++round) {
+    Rendezvous rendezvous;
+    run_ranks(2, [&](int rank) {
+      auto plane = join(rendezvous, rank, 2);
+      plane->send_all(FrameType::requests, std::string(1000, 'x'));
+      if (rank == 0) {
+        plane->close(2s);
+      } else {
+        plane->send_all(FrameType::requests, "into the closed end");
+        CHECK_EQUAL(next_frames(*plane, 1).front().payload.size(), size_t{1000});
+      }
+    });
+  }
+}
+
+TEST(wake_ends_the_current_and_the_next_sleep) {
+  ControlPlane alone(0, 1, {});
+  alone.wake();
+  alone.sleep(-1ns);
+  std::thread later([&] {
+    std::this_thread::sleep_for(20ms);
+    alone.wake();
+  });
+  alone.sleep(-1ns);
+  later.join();
+}
+
+TEST(a_stranger_is_turned_away_and_a_missing_rank_is_named) {
+  Rendezvous rendezvous;
+  std::string forged = rendezvous.address();
+  forged[0] = forged[0] == 'a' ? 'b' : 'a';  // another secret, so only TCP gets through
+  std::thread stranger([&] { CHECK_THROWS(EngineError, "rank 1", connect_to(forged, 1, 1s)); });
+  CHECK_THROWS(EngineError, "none from rank 1, 2", rendezvous.accept_all(3, 2s));
+  stranger.join();
+}
+
+TEST(the_coordinator_reaches_every_rank) {
+  Rendezvous rendezvous;
+  run_ranks(4, [&](int rank) {
+    auto plane = join(rendezvous, rank, 4);
+    if (rank == 0) {
+      plane->send_all(FrameType::responses, "to all");
+      next_frames(*plane, 3);
+    } else {
+      CHECK_EQUAL(next_frames(*plane, 1).front().payload, "to all");
+      plane->send_all(FrameType::requests, "thanks");
+    }
+  });
+}

@@ -1,0 +1,207 @@
+#include "engine/coordinator.h"
+
+#include "check.h"
+
+using namespace autotune;
+using namespace std::chrono_literals;
+
+namespace {
+
+const TimePoint start{};
+
+Request request(const std::string& name, Shape shape = {4}) {
+  Request r;
+  r.name = name;
+  r.shape = std::move(shape);
+  return r;
+}
+
+RequestList announce(int64_t step, std::vector<Request> requests) {
+  RequestList list;
+  list.step = step;
+  list.requests = std::move(requests);
+  return list;
+}
+
+RequestList hit(int64_t step, int64_t slot, uint64_t processed) {
+  RequestList list;
+  list.step = step;
+  list.processed = processed;
+  list.set_hit(slot);
+  return list;
+}
+
+// The error text of one negotiation of two ranks.
+std::string error_of(const Request& a, const Request& b) { return negotiate({a, b}).error; }
+
+}  // namespace
+
+TEST(nothing_is_sent_before_all_ranks_have_announced) {
+  Coordinator coordinator(3, {});
+  coordinator.add(2, announce(0, {request("x")}), start);
+  coordinator.add(0, announce(0, {request("x")}), start);
+  CHECK(coordinator.take().empty());
+  coordinator.add(1, announce(0, {request("x")}), start);
+  const auto lists = coordinator.take();
+  CHECK_EQUAL(lists.size(), size_t{1});
+  CHECK_EQUAL(lists[0].responses[0].items[0].name, "x");
+  CHECK(!coordinator.has_pending());
+}
+
+TEST(mismatches_name_tensor_ranks_and_both_values) {
+  Request a = request("x"), b = request("x");
+  b.shape = {5};
+  CHECK(error_of(a, b).find(
+            "allreduce 'x' failed: expected the same shape on all ranks, got [4] on rank 0 and "
+            "[5] on rank 1 (of 2)") == 0);
+  b = a, b.dtype = DataType::float64;
+  CHECK(
+      error_of(a, b).find("data type on all ranks, got float32 on rank 0 and float64 on rank 1") !=
+      std::string::npos);
+  b = a, b.operation = Operation::broadcast;
+  CHECK(error_of(a, b).find("got allreduce on rank 0 and broadcast on rank 1") !=
+        std::string::npos);
+  b = a, b.reduce_op = ReduceOp::max;
+  CHECK(error_of(a, b).find("got sum on rank 0 and max on rank 1") != std::string::npos);
+  b = a, b.prescale = 0.5;
+  CHECK(error_of(a, b).find("got 1 on rank 0 and 0.5 on rank 1") != std::string::npos);
+  b = a, b.postscale = 1 + 1e-15;
+  CHECK(error_of(a, b).find("1.000000000000001") != std::string::npos);
+  a.operation = b.operation = Operation::broadcast;
+  a.root_rank = 0, b.root_rank = 1, b.postscale = 1;
+  CHECK(error_of(a, b).find("root rank on all ranks, got 0 on rank 0 and 1 on rank 1") !=
+        std::string::npos);
+}
+
+TEST(allgather_wants_equal_dimensions_but_the_first) {
+  Request a = request("g", {2, 3}), b = request("g", {7, 3});
+  a.operation = b.operation = Operation::allgather;
+  CHECK_EQUAL(error_of(a, b), "");
+  CHECK(negotiate({a, b}).items[0].first_dims == (std::vector<int64_t>{2, 7}));
+  b.shape = {7, 4};
+  CHECK(error_of(a, b).find("got [2, 3] on rank 0 and [7, 4] on rank 1") != std::string::npos);
+  b.shape = {7};
+  CHECK(error_of(a, b).find("number of dimensions") != std::string::npos);
+  a.shape = b.shape = {};
+  CHECK(error_of(a, b).find("at least one dimension") != std::string::npos);
+}
+
+TEST(an_error_does_not_stop_the_next_negotiation_and_is_not_remembered) {
+  Coordinator coordinator(2, {});
+  coordinator.add(0, announce(0, {request("x", {1})}), start);
+  coordinator.add(1, announce(0, {request("x", {2})}), start);
+  auto lists = coordinator.take();
+  CHECK(!lists[0].responses[0].error.empty());
+  CHECK_EQUAL(lists[0].responses[0].items[0].cache_slot, -1);
+  coordinator.add(0, announce(0, {request("x", {1})}), start);
+  coordinator.add(1, announce(0, {request("x", {1})}), start);
+  CHECK(coordinator.take()[0].responses[0].error.empty());
+}
+
+TEST(hits_are_answered_by_slot) {
+  Coordinator coordinator(2, {});
+  for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
+  const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+  CHECK(slot >= 0);
+  for (int rank : {0, 1}) coordinator.add(rank, hit(1, slot, 1), start);
+  const ResponseItem item = coordinator.take()[0].responses[0].items[0];
+  CHECK(item.from_cache);
+  CHECK_EQUAL(item.cache_slot, slot);
+}
+
+TEST(a_hit_and_a_different_request_for_one_name_are_a_named_mismatch_in_either_order) {
+  for (int first : {0, 1}) {
+    Coordinator coordinator(2, {});
+    for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x", {4})}), start);
+    const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+    if (first == 0) coordinator.add(0, hit(1, slot, 1), start);
+    coordinator.add(1, announce(1, {request("x", {9})}), start);
+    if (first == 1) coordinator.add(0, hit(1, slot, 1), start);
+    const std::string error = coordinator.take()[0].responses[0].error;
+    CHECK(error.find("got [4] on rank 0 and [9] on rank 1") != std::string::npos);
+    CHECK(!coordinator.has_pending());
+  }
+}
+
+TEST(a_hit_of_a_slot_that_was_given_away_meanwhile_is_understood) {
+  Params params;
+  params.cache_capacity = 1;
+  Coordinator coordinator(2, params);
+  for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
+  CHECK_EQUAL(coordinator.take()[0].responses[0].items[0].cache_slot, 0);
+  for (int rank : {0, 1}) {
+    RequestList list = announce(0, {request("y")});
+    list.processed = 1;
+    coordinator.add(rank, list, start);
+  }
+  CHECK_EQUAL(coordinator.take()[0].responses[0].items[0].cache_slot, 0);  // y took the slot
+  for (int rank : {0, 1}) coordinator.add(rank, hit(0, 0, 1), start);      // both still mean x
+  const ResponseItem item = coordinator.take()[0].responses[0].items[0];
+  CHECK_EQUAL(item.name, "x");
+  CHECK(!item.from_cache);
+}
+
+TEST(a_change_waits_for_the_next_step_and_operations_of_two_steps_do_not_fuse) {
+  Coordinator coordinator(2, {});
+  for (int rank : {0, 1}) coordinator.add(rank, announce(5, {request("a")}), start);
+  CHECK(!coordinator.take()[0].change);
+  Params params;
+  params.fusion_threshold_bytes = 0;
+  coordinator.propose(1, params);
+  for (int rank : {0, 1}) {
+    coordinator.add(rank, announce(5, {request("b")}), start);
+    coordinator.add(rank, announce(6, {request("c"), request("d")}), start);
+  }
+  const auto lists = coordinator.take();
+  CHECK_EQUAL(lists.size(), size_t{2});
+  CHECK(!lists[0].change);
+  CHECK_EQUAL(lists[0].responses[0].items[0].name, "b");
+  CHECK(lists[1].change.has_value());
+  CHECK_EQUAL(lists[1].change->first_step, 6);
+  CHECK_EQUAL(lists[1].responses.size(), size_t{2});  // the new threshold decides: no fusion
+}
+
+TEST(shrinking_the_cache_names_what_is_on_its_way_through_it) {
+  Coordinator coordinator(2, {});
+  for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x"), request("y")}), start);
+  const auto first = coordinator.take();
+  const auto& items = first[0].responses[0].items;
+  Params params;
+  params.cache_capacity = 0;
+  coordinator.propose(1, params);
+  coordinator.add(0, hit(1, items[0].cache_slot, 1), start);  // x: half way
+  for (int rank : {0, 1}) coordinator.add(rank, hit(1, items[1].cache_slot, 1), start);
+  const auto lists = coordinator.take();
+  CHECK_EQUAL(lists[0].evicted_slots.size(), size_t{2});
+  CHECK_EQUAL(lists[0].responses[0].items[0].name, "y");
+  CHECK(!lists[0].responses[0].items[0].from_cache);
+  coordinator.add(1, hit(1, items[0].cache_slot, 1), start);
+  CHECK_EQUAL(coordinator.take()[0].responses[0].items[0].name, "x");
+}
+
+TEST(stalled_tensors_name_the_missing_ranks_cached_or_not) {
+  Coordinator coordinator(3, {});
+  for (int rank : {0, 1, 2}) coordinator.add(rank, announce(0, {request("x")}), start);
+  const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+  coordinator.add(1, hit(1, slot, 1), start);
+  coordinator.add(0, announce(1, {request("y")}), start + 5s);
+  CHECK(coordinator.stalled(start + 5s, 10s).empty());
+  const auto stalled = coordinator.stalled(start + 12s, 10s);
+  CHECK_EQUAL(stalled.size(), size_t{1});
+  CHECK_EQUAL(stalled[0].name, "x");
+  CHECK(stalled[0].missing_ranks == (std::vector<int>{0, 2}));
+  CHECK_EQUAL(coordinator.stalled(start + 60s, 10s).size(), size_t{2});
+}
+
+TEST(one_ranks_shutdown_ends_the_sequence_after_what_is_ready) {
+  Coordinator coordinator(2, {});
+  for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
+  RequestList bye;
+  bye.shutdown = true;
+  coordinator.add(1, bye, start);
+  const auto lists = coordinator.take();
+  CHECK_EQUAL(lists.size(), size_t{2});
+  CHECK(!lists[0].shutdown);
+  CHECK(lists[1].shutdown);
+  CHECK_EQUAL(lists[1].shutdown_reason, "rank 1 shut down");
+}

@@ -1,0 +1,245 @@
+#include "engine/engine.h"
+
+#include <atomic>
+#include <random>
+
+#include "check.h"
+#include "thread_ranks.h"
+
+using namespace autotune;
+using namespace std::chrono_literals;
+
+namespace {
+
+TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data) {
+  TensorEntry entry;
+  entry.request.name = name;
+  entry.request.dtype = DataType::int32;
+  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.input = entry.output = data.data();
+  return entry;
+}
+
+void wait(Engine& engine, int64_t handle) {
+  while (!engine.wait(handle, 100ms)) {
+  }
+  engine.release(handle);
+}
+
+// Start an engine per rank, run `body`, shut down together.
+void with_engines(int size, EngineOptions options, const std::function<void(Engine&)>& body) {
+  Job job(size, options);
+  run_ranks(size, [&](int rank) {
+    auto engine = job.start(rank);
+    body(*engine);
+    engine->shutdown(10s);
+    CHECK(!engine->failed());
+  });
+}
+
+}  // namespace
+
+TEST(allreduce_sums_over_ranks_of_any_number) {
+  for (int size : {1, 2, 3, 4}) {
+    with_engines(size, {}, [size](Engine& engine) {
+      for (int i = 0; i < 20; ++i) {
+        std::vector<int32_t> data(100, engine.rank() + 1);
+        wait(engine, engine.enqueue(allreduce("x", data)));
+        CHECK_EQUAL(data[99], size * (size + 1) / 2);
+      }
+    });
+  }
+}
+
+TEST(a_tensor_is_announced_when_its_cycle_is_over_though_nobody_waits) {
+  EngineOptions options;
+  options.params.cycle_time_ms = 5;
+  with_engines(2, options, [](Engine& engine) {
+    std::vector<int32_t> data(1, 1);
+    const int64_t handle = engine.enqueue(allreduce("x", data));
+    while (!engine.poll(handle)) std::this_thread::sleep_for(1ms);
+    CHECK_EQUAL(data[0], 2);
+    engine.release(handle);
+  });
+}
+
+TEST(a_waiting_thread_does_not_sit_out_the_cycle) {
+  EngineOptions options;
+  options.params.cycle_time_ms = 30'000;  // the test would run into its time limit
+  with_engines(2, options, [](Engine& engine) {
+    std::vector<int32_t> data(1, 1);
+    wait(engine, engine.enqueue(allreduce("x", data)));
+    CHECK_EQUAL(data[0], 2);
+  });
+}
+
+TEST(a_full_fusion_buffer_does_not_sit_out_the_cycle) {
+  EngineOptions options;
+  options.params.cycle_time_ms = 30'000;
+  options.params.fusion_threshold_bytes = 400;
+  with_engines(2, options, [](Engine& engine) {
+    std::vector<int32_t> a(50, 1), b(50, 1);
+    const int64_t first = engine.enqueue(allreduce("a", a));
+    const int64_t second = engine.enqueue(allreduce("b", b));
+    while (!engine.poll(first) || !engine.poll(second)) std::this_thread::sleep_for(1ms);
+    CHECK_EQUAL(a[49] + b[49], 4);
+  });
+}
+
+TEST(a_name_in_flight_is_refused_and_the_first_one_is_unharmed) {
+  with_engines(2, {}, [](Engine& engine) {
+    std::vector<int32_t> data(1, 1), other(1, 5);
+    EngineOptions slow;
+    const int64_t handle = engine.enqueue(allreduce("x", data));
+    bool refused = engine.poll(handle);  // too late to see it: it is done
+    try {
+      const int64_t second = engine.enqueue(allreduce("x", other));
+      refused = true;
+      wait(engine, second);
+    } catch (const InvalidRequest& error) {
+      refused = std::string(error.what()).find("'x'") != std::string::npos;
+    }
+    CHECK(refused);
+    wait(engine, handle);
+    CHECK_EQUAL(data[0], 2);
+    // The ranks may differ in whether they refused: bring them together under another name.
+  });
+}
+
+TEST(a_mismatch_fails_on_every_rank_and_the_engine_goes_on) {
+  with_engines(3, {}, [](Engine& engine) {
+    std::vector<int32_t> data(engine.rank() == 2 ? 5 : 4, 1);
+    const int64_t handle = engine.enqueue(allreduce("x", data));
+    CHECK_THROWS(EngineError, "got [4] on rank 0 and [5] on rank 2 (of 3)",
+                 while (!engine.wait(handle, 100ms)){});
+    engine.release(handle);
+    std::vector<int32_t> next(4, 1);
+    wait(engine, engine.enqueue(allreduce("x", next)));
+    CHECK_EQUAL(next[3], 3);
+  });
+}
+
+TEST(parameters_change_between_steps_on_all_ranks_and_never_touch_a_result) {
+  // Case T12: the threshold changes every step with 20 operations in flight.
+  std::array<std::atomic<int64_t>, 60> thresholds{};
+  with_engines(3, {}, [&](Engine& engine) {
+    std::mt19937 random(1);
+    for (int step = 0; step < 60; ++step) {
+      if (engine.rank() == 0) {
+        Params params;
+        params.fusion_threshold_bytes = int64_t(random() % 4) * 1000;
+        params.cache_capacity = int64_t(random() % 3) * 7;
+        params.cycle_time_ms = 0.1;
+        engine.propose(uint64_t(step) + 1, params);
+      }
+      std::vector<std::vector<int32_t>> data;
+      std::vector<int64_t> handles;
+      for (int i = 0; i < 20; ++i) data.emplace_back(size_t(1 + i * 13), step + i);
+      for (int i = 0; i < 20; ++i) {
+        handles.push_back(engine.enqueue(allreduce("t" + std::to_string(i), data[size_t(i)])));
+      }
+      for (int64_t handle : handles) wait(engine, handle);
+      for (int i = 0; i < 20; ++i) {
+        for (int32_t x : data[size_t(i)]) CHECK_EQUAL(x, 3 * (step + i));
+      }
+      const int64_t threshold = engine.params().fusion_threshold_bytes;
+      int64_t expected = 0;
+      if (!thresholds[size_t(step)].compare_exchange_strong(expected, threshold + 1)) {
+        CHECK_EQUAL(expected, threshold + 1);  // all ranks are under the same setting in every step
+      }
+      engine.end_step(true);
+    }
+    CHECK(engine.epoch() > 50);
+  });
+}
+
+TEST(a_gathered_result_is_the_rows_of_all_ranks_fused_or_not) {
+  for (int64_t threshold : {0, 1 << 20}) {
+    EngineOptions options;
+    options.params.fusion_threshold_bytes = threshold;
+    with_engines(3, options, [](Engine& engine) {
+      for (int round = 0; round < 3; ++round) {  // the second and third from the cache
+        std::vector<std::vector<int32_t>> data;
+        std::vector<int64_t> handles;
+        for (int i = 0; i < 4; ++i) {
+          data.emplace_back(size_t(engine.rank() + i) * 2, engine.rank() * 10 + i);
+          TensorEntry entry = allreduce("g" + std::to_string(i), data.back());
+          entry.request.operation = Operation::allgather;
+          entry.request.shape = {engine.rank() + i, 2};
+          handles.push_back(engine.enqueue(std::move(entry)));
+        }
+        for (int i = 0; i < 4; ++i) {
+          while (!engine.wait(handles[size_t(i)], 100ms)) {
+          }
+          const auto handle = engine.complete_handle(handles[size_t(i)]);
+          CHECK_EQUAL(to_string(handle->result_shape), "[" + std::to_string(3 + 3 * i) + ", 2]");
+          const auto* rows = reinterpret_cast<const int32_t*>(handle->result.get());
+          for (int rank = 0; rank < 3; ++rank) {
+            for (int k = 0; k < (rank + i) * 2; ++k) CHECK_EQUAL(*rows++, rank * 10 + i);
+          }
+          engine.release(handles[size_t(i)]);
+        }
+      }
+    });
+  }
+}
+
+TEST(steady_state_needs_no_requests) {
+  with_engines(2, {}, [](Engine& engine) {
+    std::vector<int32_t> data(10, 0);
+    const auto round = [&] {
+      wait(engine, engine.enqueue(allreduce("x", data)));
+      engine.end_step(true);
+    };
+    round();
+    const int64_t misses = engine.counters().cache_misses;
+    for (int i = 0; i < 100; ++i) round();
+    CHECK_EQUAL(engine.counters().cache_misses, misses);
+  });
+}
+
+TEST(a_rank_that_shuts_down_ends_all_and_pending_work_fails_with_a_reason) {
+  Job job(2);
+  run_ranks(2, [&](int rank) {
+    auto engine = job.start(rank);
+    if (rank == 1) {
+      engine->shutdown(10s);
+      return;
+    }
+    std::vector<int32_t> data(1, 1);
+    CHECK_THROWS(EngineError, "rank 1 shut down",
+                 wait(*engine, engine->enqueue(allreduce("x", data))));
+    CHECK_THROWS(EngineError, "shut down", engine->enqueue(allreduce("y", data)));
+    engine->shutdown(10s);
+    CHECK(!engine->failed());
+  });
+}
+
+TEST(many_threads_of_one_rank_may_wait) {
+  with_engines(2, {}, [](Engine& engine) {
+    run_ranks(4, [&](int thread) {
+      for (int i = 0; i < 50; ++i) {
+        std::vector<int32_t> data(3, 1);
+        wait(engine, engine.enqueue(allreduce("t" + std::to_string(thread), data)));
+        CHECK_EQUAL(data[2], 2);
+      }
+    });
+  });
+}
+
+TEST(a_stalled_tensor_ends_the_job_after_the_shutdown_time) {
+  EngineOptions options;
+  options.stall_warning_seconds = 0.2;
+  options.stall_shutdown_seconds = 0.5;
+  Job job(2, options);
+  run_ranks(2, [&](int rank) {
+    auto engine = job.start(rank);
+    std::vector<int32_t> data(1, 1);
+    if (rank == 0) {
+      CHECK_THROWS(EngineError, "for rank 1 (of 2)",
+                   wait(*engine, engine->enqueue(allreduce("x", data))));
+    }
+    while (!engine->failed()) std::this_thread::sleep_for(5ms);
+    engine->shutdown(10s);
+  });
+}

@@ -1,0 +1,80 @@
+#include "engine/message.h"
+
+#include "check.h"
+#include "common/errors.h"
+
+using namespace autotune;
+
+namespace {
+
+Request sample_request() {
+  Request request;
+  request.name = "allgather.x\"\n\xff";
+  request.operation = Operation::allgather;
+  request.dtype = DataType::bfloat16;
+  request.reduce_op = ReduceOp::max;
+  request.root_rank = 3;
+  request.prescale = 0.1;
+  request.postscale = 1e300;
+  request.shape = {4, 0, int64_t{1} << 40};
+  request.cacheable = false;
+  return request;
+}
+
+}  // namespace
+
+TEST(a_request_list_survives_encoding) {
+  RequestList list;
+  list.step = 7;
+  list.processed = uint64_t{1} << 63;
+  list.shutdown = true;
+  list.set_hit(3);
+  list.set_hit(130);
+  list.requests = {sample_request(), Request{}};
+  const RequestList back = decode_request_list(encode(list));
+  CHECK_EQUAL(back.step, 7);
+  CHECK_EQUAL(back.processed, list.processed);
+  CHECK(back.shutdown);
+  CHECK(back.hit_bits == list.hit_bits);
+  CHECK_EQUAL(back.requests.size(), size_t{2});
+  CHECK(same_request(back.requests[0], list.requests[0]));
+  CHECK_EQUAL(back.requests[0].name, list.requests[0].name);
+  CHECK(!back.requests[0].cacheable);
+}
+
+TEST(a_response_list_survives_encoding) {
+  ResponseList list;
+  list.change = ParamsChange{9, 12, {1 << 20, 2.5, 16, true, false}};
+  list.evicted_slots = {1, 5};
+  Response response;
+  response.operation = Operation::broadcast;
+  response.root_rank = 2;
+  response.error = "why";
+  response.items = {{"a", 4, false, {1, 2}}, {"ignored", 8, true, {}}};
+  list.responses = {response};
+  list.shutdown = true;
+  list.shutdown_reason = "rank 1 shut down";
+  const ResponseList back = decode_response_list(encode(list));
+  CHECK(back.change.has_value());
+  CHECK_EQUAL(back.change->epoch, uint64_t{9});
+  CHECK_EQUAL(back.change->first_step, 12);
+  CHECK_EQUAL(back.change->params.cycle_time_ms, 2.5);
+  CHECK_EQUAL(back.change->params.cache_capacity, 16);
+  CHECK(back.change->params.hierarchical_allreduce);
+  CHECK(back.evicted_slots == list.evicted_slots);
+  CHECK_EQUAL(back.responses[0].error, "why");
+  CHECK_EQUAL(back.responses[0].items[0].name, "a");
+  CHECK_EQUAL(back.responses[0].items[1].cache_slot, 8);
+  CHECK(back.responses[0].items[1].from_cache);
+  CHECK_EQUAL(back.responses[0].items[1].name, "");  // a hit travels as its slot alone
+  CHECK_EQUAL(back.shutdown_reason, "rank 1 shut down");
+}
+
+TEST(a_message_that_is_cut_short_is_an_error_at_every_length) {
+  RequestList list;
+  list.requests = {sample_request()};
+  const std::string bytes = encode(list);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    CHECK_THROWS(EngineError, "cut short", decode_request_list(bytes.substr(0, length)));
+  }
+}

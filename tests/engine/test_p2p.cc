@@ -1,0 +1,106 @@
+#include "comm/p2p/p2p_communicator.h"
+
+#include <numeric>
+#include <random>
+
+#include "check.h"
+#include "thread_ranks.h"
+
+using namespace autotune;
+
+namespace {
+
+const Progress no_progress = [] {};
+
+void with_communicators(int size, const std::function<void(Communicator&)>& body) {
+  auto mail = std::make_shared<Mail>(size);
+  run_ranks(size, [&](int rank) {
+    P2pCommunicator communicator(std::make_unique<ThreadPointToPoint>(mail, rank), no_progress);
+    body(communicator);
+  });
+}
+
+}  // namespace
+
+TEST(sums_of_any_length_are_exact_on_any_number_of_ranks) {
+  for (int size : {2, 3, 4, 5}) {
+    with_communicators(size, [size](Communicator& comm) {
+      for (int64_t count : {0, 1, 2, 3, 7, 64, 1000, 5000, 2'500'001}) {
+        std::vector<int64_t> data(static_cast<size_t>(count));
+        for (int64_t i = 0; i < count; ++i) data[static_cast<size_t>(i)] = i * (comm.rank() + 1);
+        comm.allreduce({{data.data(), count}}, DataType::int64, ReduceOp::sum, 1.0);
+        const int64_t factor = size * (size + 1) / 2;
+        for (int64_t i = 0; i < count; ++i) CHECK_EQUAL(data[static_cast<size_t>(i)], i * factor);
+      }
+    });
+  }
+}
+
+TEST(float_sums_do_not_depend_on_how_elements_are_grouped) {
+  constexpr int64_t count = 300'000;
+  std::vector<float> whole(count), cut(count);
+  with_communicators(3, [&](Communicator& comm) {
+    std::mt19937 random(static_cast<unsigned>(comm.rank()));
+    std::normal_distribution<float> normal;
+    std::vector<float> a(count);
+    for (float& x : a) x = normal(random) * 1e3f;
+    std::vector<float> b = a;
+    comm.allreduce({{a.data(), count}}, DataType::float32, ReduceOp::sum, 1.0);
+    std::vector<Span> spans;
+    for (int64_t begin = 0, step = 1; begin < count; begin += step, step = step * 2 + 1) {
+      spans.push_back({b.data() + begin, std::min(step, count - begin)});
+    }
+    comm.allreduce(spans, DataType::float32, ReduceOp::sum, 1.0);
+    for (int64_t i = 0; i < count; ++i)
+      CHECK_EQUAL(a[static_cast<size_t>(i)], b[static_cast<size_t>(i)]);
+  });
+}
+
+TEST(average_divides_by_the_number_of_ranks_after_the_factor) {
+  with_communicators(3, [](Communicator& comm) {
+    std::vector<int32_t> data(10'000, comm.rank() * 3);
+    comm.allreduce({{data.data(), 10'000}}, DataType::int32, ReduceOp::average, 2.0);
+    for (int32_t x : data) CHECK_EQUAL(x, 6);
+  });
+}
+
+TEST(allgather_takes_blocks_of_any_size) {
+  with_communicators(4, [](Communicator& comm) {
+    const std::vector<int64_t> bytes{3, 0, 100'000, 1};
+    std::vector<char> blocks(100'004, 'x');
+    std::vector<int64_t> offset(5, 0);
+    std::partial_sum(bytes.begin(), bytes.end(), offset.begin() + 1);
+    const auto r = static_cast<size_t>(comm.rank());
+    for (int64_t i = offset[r]; i < offset[r + 1]; ++i) blocks[size_t(i)] = char('a' + comm.rank());
+    comm.allgather(blocks.data(), bytes);
+    for (size_t peer = 0; peer < 4; ++peer) {
+      for (int64_t i = offset[peer]; i < offset[peer + 1]; ++i) {
+        CHECK_EQUAL(blocks[size_t(i)], char('a' + peer));
+      }
+    }
+  });
+}
+
+TEST(broadcast_reaches_every_rank_from_every_root) {
+  for (int size : {2, 3, 5, 8}) {
+    with_communicators(size, [size](Communicator& comm) {
+      for (int root = 0; root < size; ++root) {
+        std::vector<int32_t> data(3'000'000 / sizeof(int32_t), comm.rank() == root ? root + 1 : -1);
+        comm.broadcast(data.data(), int64_t(data.size() * sizeof(int32_t)), root);
+        CHECK_EQUAL(data.front(), root + 1);
+        CHECK_EQUAL(data.back(), root + 1);
+      }
+    });
+  }
+}
+
+TEST(a_wait_ends_when_progress_throws) {
+  auto mail = std::make_shared<Mail>(2);
+  int calls = 0;
+  P2pCommunicator alone(std::make_unique<ThreadPointToPoint>(mail, 0), [&] {
+    if (++calls > 3) throw EngineError("rank 1 ended");
+  });
+  int32_t value = 1;
+  CHECK_THROWS(EngineError, "rank 1 ended",
+               alone.allreduce({{&value, 1}}, DataType::int32, ReduceOp::sum, 1.0));
+}

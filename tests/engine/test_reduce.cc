@@ -1,0 +1,103 @@
+#include "common/reduce.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "check.h"
+
+using namespace autotune;
+
+TEST(float16_survives_a_round_trip_for_every_bit_pattern) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float value = float_from_float16(half);
+    if (std::isnan(value)) {
+      CHECK(std::isnan(float_from_float16(float16_from_float(value))));
+    } else {
+      CHECK_EQUAL(float16_from_float(value), half);
+    }
+  }
+}
+
+TEST(bfloat16_survives_a_round_trip_for_every_bit_pattern) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float value = float_from_bfloat16(half);
+    if (std::isnan(value)) {
+      CHECK(std::isnan(float_from_bfloat16(bfloat16_from_float(value))));
+    } else {
+      CHECK_EQUAL(bfloat16_from_float(value), half);
+    }
+  }
+}
+
+TEST(float16_rounds_to_nearest_even) {
+  CHECK_EQUAL(float16_from_float(1.0f + 0x1p-11f), 0x3c00);      // a tie: to even
+  CHECK_EQUAL(float16_from_float(1.0f + 3 * 0x1p-11f), 0x3c02);  // a tie: to even
+  CHECK_EQUAL(float16_from_float(65519.0f), 0x7bff);             // largest finite
+  CHECK_EQUAL(float16_from_float(65520.0f), 0x7c00);             // rounds to infinity
+  CHECK_EQUAL(float16_from_float(-65520.0f), 0xfc00);
+  CHECK_EQUAL(float16_from_float(0x1p-25f), 0x0000);  // a tie: to zero
+  CHECK_EQUAL(float16_from_float(0x1.8p-25f), 0x0001);
+  CHECK_EQUAL(float16_from_float(-0.0f), 0x8000);
+}
+
+TEST(integers_wrap_like_unsigned_ones) {
+  int8_t a = 127, b = 1;
+  combine(&a, &a, &b, 1, DataType::int8, ReduceOp::sum);
+  CHECK_EQUAL(int(a), -128);
+  int64_t c = std::numeric_limits<int64_t>::max(), d = 2;
+  combine(&c, &c, &d, 1, DataType::int64, ReduceOp::product);
+  CHECK_EQUAL(c, int64_t{-2});
+}
+
+TEST(every_reduction_of_int32_is_what_it_says) {
+  const std::vector<int32_t> a{3, -4, 7}, b{5, -6, 7};
+  std::vector<int32_t> out(3);
+  const auto run = [&](ReduceOp op) {
+    combine(out.data(), a.data(), b.data(), 3, DataType::int32, op);
+    return out;
+  };
+  CHECK(run(ReduceOp::sum) == (std::vector<int32_t>{8, -10, 14}));
+  CHECK(run(ReduceOp::min) == (std::vector<int32_t>{3, -6, 7}));
+  CHECK(run(ReduceOp::max) == (std::vector<int32_t>{5, -4, 7}));
+  CHECK(run(ReduceOp::product) == (std::vector<int32_t>{15, 24, 49}));
+}
+
+TEST(bool_reductions_are_any_and_all) {
+  const std::vector<uint8_t> a{0, 0, 1, 1}, b{0, 1, 0, 1};
+  std::vector<uint8_t> out(4);
+  combine(out.data(), a.data(), b.data(), 4, DataType::boolean, ReduceOp::sum);
+  CHECK(out == (std::vector<uint8_t>{0, 1, 1, 1}));
+  combine(out.data(), a.data(), b.data(), 4, DataType::boolean, ReduceOp::min);
+  CHECK(out == (std::vector<uint8_t>{0, 0, 0, 1}));
+}
+
+TEST(integer_averages_are_exact_where_the_quotient_is) {
+  for (int divisor = 1; divisor <= 64; ++divisor) {
+    int32_t value = 7 * divisor;
+    scale(&value, 1, DataType::int32, 1.0, divisor);
+    CHECK_EQUAL(value, 7);
+  }
+  int32_t negative = -7;
+  scale(&negative, 1, DataType::int32, 1.0, 2);
+  CHECK_EQUAL(negative, -3);  // towards zero
+}
+
+TEST(scaling_an_integer_out_of_its_range_saturates) {
+  uint8_t small = 200;
+  scale(&small, 1, DataType::uint8, 2.0);
+  CHECK_EQUAL(int(small), 255);
+  int64_t large = std::numeric_limits<int64_t>::max();
+  scale(&large, 1, DataType::int64, 4.0);
+  CHECK_EQUAL(large, std::numeric_limits<int64_t>::max());
+}
+
+TEST(bfloat16_sums_round_once) {
+  uint16_t a = bfloat16_from_float(1.0f), b = bfloat16_from_float(0x1p-8f);
+  combine(&a, &a, &b, 1, DataType::bfloat16, ReduceOp::sum);
+  CHECK_EQUAL(float_from_bfloat16(a), 1.0f);  // 1 + 2^-8 is a tie: to even
+}

@@ -1,0 +1,146 @@
+#include "engine/steps.h"
+
+#include "check.h"
+
+using namespace autotune;
+using namespace std::chrono_literals;
+
+namespace {
+
+Request request(const std::string& name, int64_t length, bool named = true) {
+  Request r;
+  r.name = name;
+  r.shape = {length};
+  r.cacheable = named;
+  return r;
+}
+
+// Feed operations as the engine does and count the steps that end.
+struct Feed {
+  StepTracker tracker{StepTracker::TimePoint{}};
+  StepTracker::TimePoint now{};
+  int64_t steps = 0;
+  void operator()(const Request& r) {
+    now += 2ms;
+    if (tracker.begins_step(r)) {
+      tracker.end(now, 0, 0);
+      ++steps;
+    }
+    tracker.add_operation(r);
+  }
+  std::vector<StepRecord> drain() {
+    std::vector<StepRecord> records;
+    std::vector<std::pair<int64_t, OperationSizes>> signatures;
+    tracker.drain(now, records, signatures);
+    return records;
+  }
+};
+
+}  // namespace
+
+TEST(a_name_that_comes_again_begins_a_step_in_any_order) {
+  Feed feed;
+  for (int i = 0; i < 10; ++i) {
+    const bool odd = i % 2;
+    feed(request(odd ? "b" : "a", 3));
+    feed(request(odd ? "a" : "b", 3));
+  }
+  CHECK_EQUAL(feed.steps, 9);
+  const auto records = feed.drain();
+  for (const StepRecord& record : records) CHECK_EQUAL(record.signature, records[0].signature);
+}
+
+TEST(unnamed_operations_advance_by_their_period) {
+  Feed feed;
+  feed(request("start", 99, false));  // something that is not part of the loop
+  for (int i = 0; i < 200; ++i) {
+    for (int64_t length : {3, 3, 5}) feed(request("n", length, false));
+  }
+  CHECK(feed.steps > 190);
+  CHECK(feed.steps < 201);
+}
+
+TEST(a_long_run_of_equal_unnamed_operations_settles_on_the_true_period) {
+  Feed feed;
+  for (int i = 0; i < 100; ++i) {
+    for (int k = 0; k < 20; ++k) feed(request("n", k < 19 ? 7 : 8, false));
+  }
+  feed.steps = 0;
+  for (int i = 0; i < 100; ++i) {
+    for (int k = 0; k < 20; ++k) feed(request("n", k < 19 ? 7 : 8, false));
+  }
+  CHECK_EQUAL(feed.steps, 100);
+}
+
+TEST(an_explicit_end_switches_repetition_off) {
+  Feed feed;
+  feed.tracker.set_explicit();
+  for (int i = 0; i < 10; ++i) feed(request("a", 1));
+  CHECK_EQUAL(feed.steps, 0);
+}
+
+TEST(evaluation_has_another_signature_and_paused_steps_have_none) {
+  Feed feed;
+  feed.tracker.set_explicit();
+  const auto end = [&] { feed.tracker.end(feed.now += 5ms, 0, 0); };
+  feed(request("grad", 10)), end();
+  feed(request("grad", 10)), feed(request("accuracy", 1)), end();
+  feed.tracker.set_paused(true);
+  feed(request("grad", 10)), end();
+  const auto records = feed.drain();
+  CHECK_EQUAL(records.size(), size_t{3});
+  CHECK(records[0].signature != records[1].signature);
+  CHECK(records[0].signature != 0);
+  CHECK_EQUAL(records[2].signature, int64_t{0});
+}
+
+TEST(an_allgather_with_another_first_dimension_is_the_same_step) {
+  Feed feed;
+  feed.tracker.set_explicit();
+  for (int64_t rows : {4, 9}) {
+    Request r = request("g", rows);
+    r.operation = Operation::allgather;
+    feed(r);
+    feed.tracker.end(feed.now += 5ms, 0, 0);
+  }
+  const auto records = feed.drain();
+  CHECK_EQUAL(records.size(), size_t{2});
+  CHECK_EQUAL(records[0].signature, records[1].signature);
+}
+
+TEST(a_step_that_an_epoch_does_not_cover_whole_belongs_to_none) {
+  Feed feed;
+  feed.tracker.set_explicit();
+  feed(request("a", 1));
+  feed.tracker.end(feed.now += 5ms, 3, 1);  // epoch 3 begins with step 1; this is step 0
+  feed(request("a", 1));
+  feed.tracker.end(feed.now += 5ms, 3, 1);
+  const auto records = feed.drain();
+  CHECK_EQUAL(records[0].epoch, int64_t{-1});
+  CHECK_EQUAL(records[1].epoch, int64_t{3});
+}
+
+TEST(short_steps_are_merged_until_a_millisecond_and_lose_nothing) {
+  StepTracker tracker{StepTracker::TimePoint{}};
+  tracker.set_explicit();
+  StepTracker::TimePoint now{};
+  for (int i = 0; i < 1000; ++i) {
+    tracker.add_operation(request("a", 1));
+    tracker.end(now += 100us, 0, 0);
+  }
+  std::vector<StepRecord> records;
+  std::vector<std::pair<int64_t, OperationSizes>> signatures;
+  tracker.drain(now, records, signatures);
+  CHECK_EQUAL(records.size(), size_t{100});
+  int64_t count = 0, bytes = 0;
+  double duration = 0;
+  for (const StepRecord& record : records) {
+    count += record.count;
+    bytes += record.payload_bytes;
+    duration += record.duration_us;
+  }
+  CHECK_EQUAL(count, 1000);
+  CHECK_EQUAL(bytes, 4000);
+  CHECK(duration > 99'999 && duration < 100'001);
+  CHECK_EQUAL(signatures.size(), size_t{1});
+}

@@ -1,0 +1,144 @@
+// Ranks as threads of one process: the real engine over an in-process transport and real sockets.
+#pragma once
+
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/control/control.h"
+#include "comm/p2p/p2p_communicator.h"
+#include "comm/p2p/point_to_point.h"
+#include "comm/self/self_communicator.h"
+#include "common/errors.h"
+#include "engine/engine.h"
+
+namespace autotune {
+
+// Run `body(rank)` on `size` threads; rethrow the first failure after all have ended.
+inline void run_ranks(int size, const std::function<void(int)>& body) {
+  std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        failures[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+// Mail between every pair of ranks: messages are copied at send, so a send is complete at once.
+class Mail {
+ public:
+  explicit Mail(int size) : size_(size), boxes_(static_cast<size_t>(size * size)) {}
+  int size() const { return size_; }
+  void put(int from, int to, std::string message) {
+    std::lock_guard lock(mutex_);
+    box(from, to).push_back(std::move(message));
+  }
+  bool take(int from, int to, std::string& message) {
+    std::lock_guard lock(mutex_);
+    if (box(from, to).empty()) return false;
+    message = std::move(box(from, to).front());
+    box(from, to).pop_front();
+    return true;
+  }
+
+ private:
+  std::deque<std::string>& box(int from, int to) {
+    return boxes_[static_cast<size_t>(from * size_ + to)];
+  }
+  int size_;
+  std::mutex mutex_;
+  std::vector<std::deque<std::string>> boxes_;
+};
+
+class ThreadPointToPoint final : public PointToPoint {
+ public:
+  ThreadPointToPoint(std::shared_ptr<Mail> mail, int rank) : mail_(std::move(mail)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return mail_->size(); }
+  void send(int peer, const void* data, int64_t bytes) override {
+    mail_->put(rank_, peer,
+               std::string(static_cast<const char*>(data), static_cast<size_t>(bytes)));
+  }
+  void receive(int peer, void* data, int64_t bytes) override {
+    receives_.push_back({peer, data, bytes});
+  }
+  bool test_all() override {
+    // In order of posting per peer; another peer's message may come first.
+    std::vector<Receive> open;
+    std::vector<bool> blocked(static_cast<size_t>(size()), false);
+    for (const Receive& receive : receives_) {
+      std::string message;
+      const auto peer = static_cast<size_t>(receive.peer);
+      if (blocked[peer] || !mail_->take(receive.peer, rank_, message)) {
+        blocked[peer] = true;
+        open.push_back(receive);
+        continue;
+      }
+      if (static_cast<int64_t>(message.size()) != receive.bytes) {
+        throw std::logic_error("message of " + std::to_string(message.size()) +
+                               " bytes for a receive of " + std::to_string(receive.bytes));
+      }
+      if (receive.bytes > 0) std::memcpy(receive.data, message.data(), message.size());
+    }
+    receives_ = std::move(open);
+    return receives_.empty();
+  }
+
+ private:
+  struct Receive {
+    int peer;
+    void* data;
+    int64_t bytes;
+  };
+  std::shared_ptr<Mail> mail_;
+  int rank_;
+  std::vector<Receive> receives_;
+};
+
+// Engines for all ranks of one job, each used by its own thread.
+class Job {
+ public:
+  explicit Job(int size, EngineOptions options = {})
+      : size_(size), options_(options), mail_(std::make_shared<Mail>(size)) {}
+
+  // Collective: call from all rank threads at once.
+  std::unique_ptr<Engine> start(int rank) {
+    using std::chrono::seconds;
+    std::vector<std::unique_ptr<Connection>> connections;
+    if (rank == 0 && size_ > 1) {
+      connections = rendezvous_.accept_all(size_, seconds(20));
+    } else if (rank > 0) {
+      connections.push_back(connect_to(rendezvous_.address(), rank, seconds(20)));
+    }
+    auto control = std::make_unique<ControlPlane>(rank, size_, std::move(connections));
+    return std::make_unique<Engine>(
+        options_, std::move(control), [&](Progress progress) -> std::unique_ptr<Communicator> {
+          if (size_ == 1) return std::make_unique<SelfCommunicator>();
+          return std::make_unique<P2pCommunicator>(
+              std::make_unique<ThreadPointToPoint>(mail_, rank), std::move(progress));
+        });
+  }
+
+ private:
+  int size_;
+  EngineOptions options_;
+  std::shared_ptr<Mail> mail_;
+  Rendezvous rendezvous_;
+};
+
+}  // namespace autotune
