@@ -13,12 +13,12 @@ A training step ends when the first wrapped DistributedOptimizer has synchronise
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
 import sys
 import time
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -34,6 +34,8 @@ from horovod.settings import Settings
 
 logger = logging.getLogger("horovod.autotune")
 
+SERVICE = ("-P", "-m", "autotune.service")
+"""Arguments of this Python that run the service (-P: not a folder 'autotune' beside the script)."""
 READY_SECONDS = 10.0
 """How long init waits for the service."""
 FINISH_SECONDS = 2.0
@@ -133,7 +135,7 @@ class Session:
 
     def _launch(self, hello: protocol.Hello) -> None:
         self.state = "starting"
-        command = (sys.executable, "-P", "-m", "autotune.service")
+        command = (sys.executable, *SERVICE)
         try:
             reap_previous()
             self._service = ServiceProcess(command, child_environment(os.environ))
@@ -293,8 +295,44 @@ def make_hello(
     )
 
 
+class StepSource:
+    """Which wrapped optimizer ends the training steps: the first one of the job.
+
+    Decided by the order of calls alone, so that it is the same on all ranks. Another optimizer
+    takes over when it wraps the first one's parameters again, or when others synchronised
+    ``HAND_OVER`` times since the first one last did.
+    """
+
+    HAND_OVER = 10
+
+    def __init__(self) -> None:
+        self._source: int | None = None
+        self._others = 0
+
+    @property
+    def exists(self) -> bool:
+        """Return whether some optimizer ends the steps."""
+        return self._source is not None
+
+    def register(self, number: int, replaced: int | None) -> None:
+        """Take note of optimizer ``number``, which wraps parameters of ``replaced`` again."""
+        if self._source is None or self._source == replaced:
+            self._source = number
+
+    def ends_step(self, number: int) -> bool:
+        """Return whether the synchronisation of optimizer ``number`` ends a step."""
+        if self._source is None or number == self._source:
+            self._source, self._others = number, 0
+            return True
+        self._others += 1
+        if self._others >= self.HAND_OVER:
+            self._source, self._others = number, 0
+        return False
+
+
 _session = Session()
-_step_source: weakref.ref[object] | None = None
+_steps = StepSource()
+_optimizers = itertools.count()
 
 
 def init(comm: object = None, process_sets: object = None) -> None:
@@ -302,24 +340,27 @@ def init(comm: object = None, process_sets: object = None) -> None:
 
     Idempotent; arguments and errors as ``horovod.basics.init``.
     """
-    global _session
+    global _session, _steps
     if not basics.is_initialized():
         session = Session()
         basics.init(comm, process_sets, tuner=session)
-        _session = session
+        _session, _steps = session, StepSource()
 
 
-def claim_steps(optimizer: object) -> None:
-    """**Local.** Let ``optimizer`` end the training steps, unless an earlier one does."""
-    global _step_source
-    if _step_source is None or _step_source() is None:
-        _step_source = weakref.ref(optimizer)
+def register_optimizer(replaced: int | None) -> int:
+    """**Local**, every rank alike. Return the number of a new wrapped optimizer.
+
+    Args:
+        replaced: Number of the optimizer that wrapped the same parameters before, if any.
+    """
+    number = next(_optimizers)
+    _steps.register(number, replaced)
+    return number
 
 
-def optimizer_synchronized(optimizer: object) -> None:
-    """**Local**, every rank alike. End a training step if ``optimizer`` ends them."""
-    claim_steps(optimizer)
-    if _step_source is not None and _step_source() is optimizer:
+def optimizer_synchronized(number: int) -> None:
+    """**Local**, every rank alike. End a training step if optimizer ``number`` ends them."""
+    if _steps.ends_step(number):
         _session.end_step()
 
 
@@ -337,7 +378,7 @@ def step() -> None:
         ValueError: ``hvd.init()`` was not called.
     """
     basics.engine()
-    if _step_source is None or _step_source() is None:
+    if not _steps.exists:
         _session.end_step()
 
 

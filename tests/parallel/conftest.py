@@ -1,4 +1,4 @@
-"""Every rank runs the same tests; one that fails ends the job, because the others would wait for it."""
+"""Every rank runs the same tests; one that fails ends the job: the others would wait for it."""
 
 from __future__ import annotations
 

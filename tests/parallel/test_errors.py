@@ -105,7 +105,7 @@ def test_allgather_dimensions(rank: int, size: int) -> None:
 
 
 def test_operation(rank: int, size: int) -> None:
-    """The same name means two operations: only possible below the torch API, which prefixes names."""
+    """One name, two operations: only possible below the torch API, which prefixes names."""
     from horovod import basics
 
     engine, tensor = basics.engine(), torch.ones(3)

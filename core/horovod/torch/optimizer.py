@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from horovod import autotuning, basics
 from horovod.common.process_sets import ProcessSet, global_process_set, require_global
@@ -23,6 +24,9 @@ from horovod.torch.compression import Compression, Compressor
 from horovod.torch.mpi_ops import Average, allreduce_async_, resolve_op, synchronize
 
 Closure = Callable[[], Any]
+
+_owners: Any = WeakTensorKeyDictionary()
+"""{parameter: number of the newest optimizer that wraps it}: an older one no longer reduces it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class _Reduction:
 class _Distributed(torch.optim.Optimizer):
     """What a wrapped optimizer does beside its own class; see ``DistributedOptimizer``."""
 
+    _number: int
     _options: _Options
     _parameter_names: dict[torch.Tensor, str]
     _passes: int
@@ -69,7 +74,7 @@ class _Distributed(torch.optim.Optimizer):
         """
         self._finish_reductions()
         self._synchronized = True
-        autotuning.optimizer_synchronized(self)
+        autotuning.optimizer_synchronized(self._number)
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -100,8 +105,9 @@ class _Distributed(torch.optim.Optimizer):
             else:
                 self._finish_reductions(only_started=True)
                 closure = self._synchronizing(closure)
+        result = super().step(*(() if closure is None else (closure,)), **arguments)
         self._synchronized = False
-        return super().step(*(() if closure is None else (closure,)), **arguments)
+        return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """**Local.** Reset the gradients, with torch's own signature.
@@ -148,11 +154,12 @@ class _Distributed(torch.optim.Optimizer):
         if basics.size() == 1 or not parameter.requires_grad or parameter in self._passes_left:
             return
         self._passes_left[parameter] = self._passes
+        _owners[parameter] = self._number
         reference = weakref.ref(self)
 
         def gradient_ready(ready: torch.Tensor) -> None:
             optimizer = reference()
-            if optimizer is not None:
+            if optimizer is not None and _owners.get(ready) == optimizer._number:
                 optimizer._on_gradient(ready)
 
         parameter.register_post_accumulate_grad_hook(gradient_ready)  # type: ignore[no-untyped-call]
@@ -276,6 +283,7 @@ def DistributedOptimizer(
     wrapped: _Distributed = object.__new__(wrapped_class)
     # "step" is there when a scheduler patched the instance: it would bypass ours.
     wrapped.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    wrapped._number = autotuning.register_optimizer(_owner_of(names))
     wrapped._options = options
     wrapped._parameter_names = names
     wrapped._passes = _checked_passes(backward_passes_per_step)
@@ -283,8 +291,12 @@ def DistributedOptimizer(
     wrapped._synchronized, wrapped._should_synchronize = False, True
     for parameter in names:
         wrapped._watch(parameter)
-    autotuning.claim_steps(wrapped)
     return wrapped
+
+
+def _owner_of(parameters: Iterable[torch.Tensor]) -> int | None:
+    """Return the number of an optimizer that wraps some of ``parameters`` already."""
+    return next((_owners[parameter] for parameter in parameters if parameter in _owners), None)
 
 
 def _parameter_names(
