@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 Medians = NDArray[np.float64]
 """Epoch medians of one run in ms, shape (epochs,)."""
 
+LEAST_PAIRS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -28,6 +30,7 @@ class Comparison:
         default_range, tuned_range: Fastest and slowest run.
         ratio: default / tuned, geometric mean over pairs; above 1: the tuned setting is faster.
         low, high: 95 % bootstrap interval of ``ratio``.
+        pairs: Number of pairs.
     """
 
     default_ms: float
@@ -37,6 +40,7 @@ class Comparison:
     ratio: float
     low: float
     high: float
+    pairs: int
 
     def lines(self) -> list[str]:
         """Return the result for people."""
@@ -49,6 +53,8 @@ class Comparison:
 
     def verdict(self) -> str:
         """Return what these runs can say, and no more."""
+        if self.pairs < LEAST_PAIRS:
+            return f"{self.pairs} pairs are too few to say anything (at least {LEAST_PAIRS})"
         if self.low > 1:
             return f"the tuned setting is faster: {100 * (1 - 1 / self.ratio):.1f} % less per step"
         if self.high < 1:
@@ -83,6 +89,7 @@ def compare(
         ratio=float(ratio),
         low=float(low),
         high=float(high),
+        pairs=len(pairs),
     )
 
 

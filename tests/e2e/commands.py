@@ -1,0 +1,106 @@
+"""Runs commands as a user would, and ends what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+JOB = Path(__file__).with_name("job.py")
+FAST = {
+    "HOROVOD_AUTOTUNE": "1",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "5",
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "4",
+    "HOROVOD_AUTOTUNE_BUDGET": "1",
+    "HOROVOD_AUTOTUNE_SEED": "1",
+}
+"""A tuner that is done after a few hundred steps."""
+
+
+@dataclass
+class Commands:
+    """Runs commands in ``folder`` and ends what a test leaves behind."""
+
+    folder: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *words: str | Path, **environ: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(word) for word in words],
+            cwd=self.folder,
+            env=self.environment(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.running.append(process)
+        return process
+
+    def run(
+        self, *words: str | Path, limit_s: float = 60, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words, **environ)
+        out, err = process.communicate(timeout=limit_s)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def environment(self, more: dict[str, str]) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
+        path = os.pathsep.join([str(BIN), kept.get("PATH", "")])
+        return {**kept, "PATH": path, "OMP_NUM_THREADS": "1", **root_variables(), **more}
+
+    def job(self, steps: int, sleep_s: float = 0.0) -> list[str | Path]:
+        return [sys.executable, JOB, self.folder, str(steps), str(sleep_s)]
+
+    def ranks(self, size: int) -> list[dict[str, Any]]:
+        return [json.loads((self.folder / f"rank-{r}.json").read_text()) for r in range(size)]
+
+    def end(self) -> None:
+        for process in self.running:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.communicate(timeout=10)
+
+
+def root_variables() -> dict[str, str]:
+    """Return what plain mpirun wants of root."""
+    if os.getuid() != 0:
+        return {}
+    names = [f"{p}_ALLOW_RUN_AS_ROOT{s}" for p in ("OMPI", "PRTE") for s in ("", "_CONFIRM")]
+    return dict.fromkeys(names, "1")
+
+
+def wait_until(true: Callable[[], Any], limit_s: float = 60) -> Any:
+    """Return the first value of ``true()`` that is true."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        value = true()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {limit_s} s: {true}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedJob:
+    """A job that was tuned to its end, and its log."""
+
+    log: Path
+    output: subprocess.CompletedProcess[str]
+    ranks: list[dict[str, Any]]
+
+    @property
+    def rows(self) -> list[str]:
+        return self.log.read_text().splitlines()[1:]

@@ -1,0 +1,72 @@
+"""Starting jobs: with horovodrun, with plain mpirun, alone, and ending them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from e2e.commands import FAST, Commands, wait_until
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_nothing_given_leaves_every_parameter_free(commands: Commands) -> None:
+    result = commands.run("horovodrun", "-np", "2", *commands.job(2))
+    assert result.returncode == 0, result.stderr
+    assert [rank["variables"] for rank in commands.ranks(2)] == [[], []]
+
+
+def test_plain_mpirun_works_and_tunes(commands: Commands) -> None:
+    log = commands.folder / "log.csv"
+    command = ["mpirun", "-np", "2", *commands.job(1500)]
+    result = commands.run(*command, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
+    assert result.returncode == 0, result.stderr
+    rows = log.read_text().splitlines()[1:]
+    assert rows[-1] in rows[:-1]
+
+
+def test_one_rank_has_nothing_to_tune(commands: Commands) -> None:
+    result = commands.run(*commands.job(20), **FAST)
+    assert result.returncode == 0, result.stderr
+    assert "nothing to tune" in result.stderr
+
+
+def test_the_first_bad_exit_code_is_passed_on(commands: Commands) -> None:
+    failing = [sys.executable, "-c", "import sys; sys.exit(7)"]
+    assert commands.run("horovodrun", "-np", "2", *failing).returncode == 7
+
+
+def test_words_with_quotes_and_newlines_arrive_intact(commands: Commands) -> None:
+    word = "a 'b' \"c\" $HOME;\nd"
+    show = [sys.executable, "-c", "import sys; print(repr(sys.argv[1]))", word]
+    result = commands.run("horovodrun", "-np", "1", *show)
+    assert result.stdout.strip() == repr(word)
+
+
+def test_an_interrupt_ends_all_ranks(commands: Commands) -> None:
+    process = commands.start("horovodrun", "-np", "2", *commands.job(100_000, 0.01))
+    files = [commands.folder / "pid-0", commands.folder / "pid-1"]
+    wait_until(lambda: all(f.exists() and f.read_text() for f in files))
+    pids = [int(file.read_text()) for file in files]
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(20) != 0
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+def test_check_build_needs_no_mpi_job(commands: Commands) -> None:
+    result = commands.run("horovodrun", "--check-build")
+    assert result.returncode == 0
+    assert "    [X] MPI" in result.stdout.splitlines()
+
+
+def test_wrong_usage_is_exit_code_2(commands: Commands) -> None:
+    result = commands.run("horovodrun", "-np", "2", "--cycle-time-ms", "abc", "true")
+    assert result.returncode == 2
+    assert "--cycle-time-ms" in result.stderr
