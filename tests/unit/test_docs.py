@@ -1,0 +1,51 @@
+"""The README names every variable, option and command, and nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from horovod.runner.launch import make_parser
+from horovod.runner.options import OPTIONS
+from horovod.settings import VARIABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = (ROOT / "README.md", ROOT / "tests/README.md", ROOT / "experiments/digits/README.md")
+
+
+def test_every_variable_is_in_the_readme() -> None:
+    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
+    assert names - set(re.findall(r"`(HOROVOD_\w+)`", README)) == set()
+
+
+def test_every_variable_in_the_readme_exists() -> None:
+    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
+    assert set(re.findall(r"HOROVOD_\w+", README)) - names == set()
+
+
+def test_every_option_of_the_settings_table_exists() -> None:
+    known = set(make_parser().format_help().split()) | {"--no-stall-check"}
+    table = set(re.findall(r"\| `(--[\w-]+)` \|", README))
+    assert len(table) > 15
+    assert table - known == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.parent.name)
+def test_linked_files_exist(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.parent.name)
+def test_make_targets_exist(document: Path) -> None:
+    named = set(re.findall(r"\bmake ([a-z][a-z0-9-]+)", document.read_text(encoding="utf-8")))
+    targets = set(re.findall(r"^([a-z0-9 -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named - {word for line in targets for word in line.split()} == set()
+
+
+def test_the_readme_names_six_files_to_read_first() -> None:
+    section = README.split("## Read these six files first")[1].split("\n## ")[0]
+    assert len(re.findall(r"^\d\. \[", section, re.MULTILINE)) == 6
