@@ -1,0 +1,181 @@
+"""Start, end and start again; settings that are wrong or that the ranks disagree on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod import basics
+
+Restart = Callable[[dict[str, str]], None]
+
+
+def works() -> None:
+    assert torch.equal(hvd.allreduce(torch.ones(3), op=hvd.Sum), torch.full((3,), 1.0 * hvd.size()))
+
+
+def test_ranks_and_sizes(rank: int, size: int) -> None:
+    assert 0 <= rank < size
+    assert hvd.local_size() == size
+    assert hvd.local_rank() == rank
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.is_homogeneous()
+    assert hvd.mpi_built()
+    assert hvd.mpi_enabled()
+    assert isinstance(hvd.mpi_threads_supported(), bool)
+    assert (hvd.gloo_built(), hvd.nccl_built(), hvd.cuda_built()) == (False, 0, False)
+    assert hvd.global_process_set.size() == size
+    assert hvd.global_process_set.rank() == rank
+    assert hvd.global_process_set.ranks == list(range(size))
+
+
+def test_init_is_idempotent_and_can_follow_shutdown() -> None:
+    hvd.init()
+    engine = basics.engine()
+    hvd.init()
+    assert basics.engine() is engine
+    for _ in range(5):
+        works()
+        hvd.shutdown()
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+        for call in (hvd.rank, hvd.size, hvd.local_rank, hvd.cross_size, hvd.mpi_threads_supported):
+            with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
+                call()
+        with pytest.raises(ValueError, match=r"call hvd\.init\(\) first"):
+            hvd.allreduce(torch.ones(1))
+        hvd.init()
+    works()
+
+
+def test_shutdown_forgets_handles() -> None:
+    handle = hvd.allreduce_async(torch.ones(1))
+    hvd.barrier()  # one rank's shutdown ends the engine of all
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.synchronize(handle) is None
+
+
+def test_communicators_and_rank_lists(rank: int, size: int) -> None:
+    from mpi4py import MPI
+
+    hvd.shutdown()
+    hvd.init(comm=MPI.COMM_WORLD)
+    works()
+    hvd.shutdown()
+    hvd.init(comm=list(range(size)))
+    works()
+    hvd.shutdown()
+    half = MPI.COMM_WORLD.Split(rank % 2, rank)
+    hvd.init(comm=half)
+    assert hvd.size() == half.size
+    works()
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="expected None, a list of ranks"):
+        hvd.init(comm="all")
+    with pytest.raises(NotImplementedError, match="process_sets"):
+        hvd.init(process_sets=[hvd.ProcessSet([0])])
+    hvd.init()
+    works()
+
+
+WRONG = [
+    ("HOROVOD_FUSION_THRESHOLD", "64MB", "whole number of bytes"),
+    ("HOROVOD_CYCLE_TIME", "abc", "number of ms"),
+    ("HOROVOD_CACHE_CAPACITY", "-1", "between 0 and"),
+    ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0", "between 1 and"),
+    ("HOROVOD_AUTOTUNE", "yes", "0 .off. or 1 .on."),
+    ("HOROVOD_CONTROLLER", "gloo", "mpi"),
+]
+
+
+@pytest.mark.parametrize("where", ["everywhere", "last rank only"])
+@pytest.mark.parametrize(("name", "value", "words"), WRONG)
+def test_a_wrong_setting_is_raised_on_every_rank(
+    name: str, value: str, words: str, where: str, restart: Restart, rank: int, size: int
+) -> None:
+    """S1."""
+    mine = {name: value} if where == "everywhere" or rank == size - 1 else {}
+    with pytest.raises(ValueError, match=f"{name}.*{words}.*got '?{value}") as caught:
+        restart(mine)
+    ranks = f"on all {size} ranks" if where == "everywhere" else f"rank {size - 1} of {size}"
+    assert size == 1 or ranks in str(caught.value)
+    assert not hvd.is_initialized()
+
+
+DIFFERENT = [
+    ("HOROVOD_CACHE_CAPACITY", "1024", "0"),
+    ("HOROVOD_AUTOTUNE", "", "1"),
+    ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "5", "7"),
+    ("HOROVOD_FUSION_THRESHOLD", "", "1048576"),
+    ("HOROVOD_CYCLE_TIME", "0.5", ""),
+]
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize(("name", "first", "last"), DIFFERENT)
+def test_ranks_that_disagree_learn_it_together(
+    name: str, first: str, last: str, restart: Restart, rank: int, size: int
+) -> None:
+    """S2."""
+    with pytest.raises(ValueError, match=f"{name} must be the same on all ranks") as caught:
+        restart({name: last if rank == size - 1 else first})
+    text = str(caught.value)
+    assert "on rank 0" in text or "on ranks 0" in text
+    assert f"on rank {size - 1}" in text
+    for value in (first, last):
+        assert value in text
+    assert f"-x {name}" in text
+
+
+def test_some_variables_may_differ(restart: Restart, rank: int) -> None:
+    restart(
+        {
+            "HOROVOD_LOG_LEVEL": ["info", "WARNING"][rank % 2],
+            "HOROVOD_AUTOTUNE_LOG": f"/tmp/{rank}.csv",
+            "HOROVOD_THREAD_AFFINITY": "0,0,0,0",
+        }
+    )
+    works()
+
+
+def test_equal_settings_written_differently_agree(restart: Restart, rank: int) -> None:
+    restart({"HOROVOD_CYCLE_TIME": ["0.5", "5e-1"][rank % 2], "HOROVOD_CACHE_CAPACITY": "  64 "})
+    assert hvd.autotune.params()["cycle_time_ms"] == 0.5
+    assert hvd.autotune.params()["cache_capacity"] == 64
+    works()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_host_names_make_hosts(restart: Restart, rank: int, size: int) -> None:
+    restart({"HOROVOD_HOSTNAME": f"host{rank % 2}"})
+    assert hvd.local_size() == size // 2
+    assert hvd.local_rank() == rank // 2
+    assert (hvd.cross_rank(), hvd.cross_size()) == (rank % 2, 2)
+    works()
+
+
+def test_a_forked_child_cannot_communicate_and_ends_nothing(rank: int, size: int) -> None:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answer = b"wrong"
+        try:
+            assert (hvd.rank(), hvd.size()) == (rank, size)
+            hvd.allreduce(torch.ones(1))
+        except RuntimeError as error:
+            answer = str(error).encode()
+        finally:
+            hvd.shutdown()
+            basics._at_exit()
+            os.write(writer, answer)
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert "forked child" in stream.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    works()
