@@ -103,7 +103,7 @@ class BayesianOptimizer:
         self.space = space
         self.constants: Hyperparameters | None = None
         self._noise_variance = noise_variance
-        count = max(0, min(len(space.dimensions) + 2, max_trials // 2, space.size - 1))
+        count = min(len(space.dimensions) + 2, max(1, max_trials // 2), space.size - 1)
         self._design = [space.decode(k) for k in initial_design(space.candidates, count, rng=rng)]
         self._seed = int(rng.integers(2**31))
         self._settings: list[CommParams] = []

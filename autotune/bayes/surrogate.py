@@ -65,6 +65,7 @@ def estimate(
     """
     from skopt.learning import GaussianProcessRegressor
     from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     d = X.shape[1]
     noise_bounds = NOISE_VARIANCE_BOUNDS if noise_variance is None else "fixed"
@@ -74,7 +75,8 @@ def estimate(
     model = GaussianProcessRegressor(
         kernel, alpha=JITTER, normalize_y=False, n_restarts_optimizer=1, random_state=seed
     )
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(limits=1):
+        # Several threads of linear algebra make matrices this small five times slower.
         # A constant at its bound, a flat likelihood: expected with five readings.
         warnings.simplefilter("ignore")
         model.fit(X, y)

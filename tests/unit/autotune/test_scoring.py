@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autotune.protocol import StepRecord
+from autotune.scoring import (
+    Window,
+    headroom,
+    is_hopeless,
+    is_stationary,
+    is_usable,
+    pool,
+    read,
+    slow_mask,
+)
+
+
+def record(ms: float = 10.0, *, count: int = 1, epoch: int = 0, exposed: float = 0.5, **more):
+    return StepRecord(
+        step=0,
+        count=count,
+        duration_us=1000 * ms * count,
+        payload_bytes=1_000_000 * count,
+        exposed_us=1000 * ms * count * exposed,
+        epoch=epoch,
+        signature=1,
+    ).__class__(
+        **{
+            "step": 0,
+            "count": count,
+            "duration_us": 1000 * ms * count,
+            "payload_bytes": 1_000_000 * count,
+            "exposed_us": 1000 * ms * count * exposed,
+            "epoch": epoch,
+            "signature": 1,
+            **more,
+        }
+    )
+
+
+def steps(*times_ms: float) -> list[StepRecord]:
+    return [record(ms) for ms in times_ms]
+
+
+NOISE = [10.3, 9.8, 10.1, 9.5, 10.4, 9.9, 10.0, 10.6, 9.7, 9.7]
+DEFAULT = read(steps(*NOISE))
+
+
+def test_score_is_payload_over_time():
+    assert read(steps(10, 10, 10)).score == pytest.approx(100.0)
+
+
+def test_one_very_long_step_does_not_change_the_score():
+    plain, spoilt = read(steps(*NOISE)), read(steps(*NOISE[:-1], 5000))
+    assert spoilt.score == pytest.approx(plain.score, rel=0.005)
+    assert (plain.slow_steps, spoilt.slow_steps) == (0, 1)
+
+
+def test_slow_steps_that_are_a_habit_count():
+    habit = [10, 20, 10] * 4
+    assert read(steps(*habit)).score == pytest.approx(1000 / (sum(habit) / 12), rel=1e-9)
+
+
+def test_ordinary_noise_drops_nothing_on_average():
+    rng = np.random.default_rng(0)
+    windows = 10 * (1 + 0.05 * rng.standard_normal((500, 10)))
+    dropped = sum(slow_mask(window).sum() for window in windows)
+    assert dropped < 0.002 * windows.size
+
+
+def test_score_of_merged_steps_is_that_of_single_ones():
+    assert read([record(10, count=5)] * 2).score == read([record(10)] * 10).score
+
+
+def test_an_empty_window_scores_zero():
+    assert read([]).score == 0 and read([]).step_us == math.inf
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"duration_us": math.nan},
+        {"duration_us": math.inf},
+        {"duration_us": 0.0},
+        {"duration_us": -1.0},
+        {"payload_bytes": 0},
+        {"epoch": -1},
+        {"count": 0},
+    ],
+)
+def test_records_that_cannot_be_scored_are_not_usable(spoilt):
+    assert is_usable(record())
+    assert not is_usable(record(**{"count": 1, "epoch": 0, **spoilt}))
+
+
+def test_headroom_is_the_gain_of_hiding_all_communication():
+    assert headroom(read([record(exposed=0.5)])) == pytest.approx(1.0)
+    assert headroom(read([record(exposed=0.0)])) == 0
+    assert headroom(read([record(exposed=1.0)])) == math.inf
+
+
+def test_pooled_readings_weigh_by_time():
+    both = pool([read(steps(10, 10)), read(steps(20, 20))])
+    assert both.score == pytest.approx(4_000_000 / 60_000) and both.steps == 4
+
+
+def test_falling_step_times_are_not_stationary():
+    assert not is_stationary([100, 50, 30])
+    assert not is_stationary([100, 98])
+    assert is_stationary([100, 50, 30, 30, 30.2])
+    assert is_stationary([10.0, 10.2, 9.9])
+
+
+def test_two_slow_steps_prove_a_setting_hopeless_but_one_hiccup_does_not():
+    assert is_hopeless(steps(25, 25), default=DEFAULT)
+    assert not is_hopeless([record(30, exposed=0.2)], default=DEFAULT)
+    assert not is_hopeless(steps(10, 30, 10), default=DEFAULT)
+    assert not is_hopeless(steps(*[12.5] * 10), default=DEFAULT)
+
+
+def test_one_step_that_waits_for_communication_proves_it_at_once():
+    assert is_hopeless([record(50, exposed=0.95)], default=DEFAULT)
+    assert not is_hopeless([record(500, exposed=0.01)], default=DEFAULT)
+
+
+def test_four_steps_prove_a_moderately_bad_setting():
+    assert is_hopeless(steps(14, 14, 15, 14), default=DEFAULT)
+
+
+def test_window_throws_the_settling_steps_away():
+    window = Window(epoch=3, steps=5, settle=2)
+    for ms in (99, 99, 10, 10, 10, 10, 10):
+        assert not window.is_full
+        window.add(record(ms, epoch=3))
+    assert window.is_full and window.reading().step_us == pytest.approx(10_000)
+
+
+def test_window_ignores_other_epochs():
+    window = Window(epoch=3, steps=1, settle=0)
+    window.add(record(10, epoch=2))
+    window.add(record(10, epoch=-1))
+    assert window.records == []
+
+
+def test_window_lasts_at_least_50_ms():
+    window = Window(epoch=0, steps=10, settle=0)
+    for _ in range(49):
+        window.add(record(1.0))
+    assert not window.is_full
+    window.add(record(1.0))
+    assert window.is_full
+
+
+def test_one_long_step_does_not_fill_a_window():
+    window = Window(epoch=0, steps=2, settle=0)
+    for ms in (1.0, 900.0, 1.0):
+        window.add(record(ms))
+    assert not window.is_full

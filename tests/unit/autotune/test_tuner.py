@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from autotune.protocol import Apply, Done, Line, Progress, Settings
+from autotune.space import PARAMETERS
+from autotune.storage.contract import Replay, Resume
+from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
+from autotune.tuner import Phase, Tuner
+
+# ---- results ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surface, seeds", [("bowl", 20), ("flat", 6), ("best_at_default", 6)])
+def test_never_ends_worse_than_the_default(finished, surface, seeds):
+    gains = [finished(surface, seed).true_gain for seed in range(seeds)]
+    assert min(gains) > -0.005
+
+
+def test_finds_a_gain_of_a_third(finished):
+    gains = sorted(finished("bowl", seed).true_gain for seed in range(20))
+    assert gains[0] > 0.2 and gains[10] > 0.29
+
+
+def test_claims_what_is_true(finished):
+    errors = []
+    for seed in range(20):
+        run = finished("bowl", seed)
+        (certificate,) = run.of(Certificate)
+        assert certificate.certified and run.done.certified
+        errors.append(certificate.gain - run.true_gain)
+    assert abs(sum(errors) / 20) < 0.015
+
+
+def test_few_steps_are_needed(finished):
+    steps = sorted(finished("bowl", seed).steps for seed in range(20))
+    assert steps[10] <= 600
+
+
+def test_equal_seeds_give_equal_runs(job, tuner, finished):
+    again = job("bowl", seed=5)
+    again.drive(tuner(5))
+    assert again.events == finished("bowl", 5).events
+    assert again.trials != finished("bowl", 6).trials
+
+
+def test_the_default_is_trial_0_and_is_read_again(finished):
+    run = finished("bowl")
+    assert run.trials[0].params == CommParams() and run.trials[0].trial_id == 0
+    assert any(s.kind is SampleKind.REREAD and s.trial_id == 0 for s in run.samples)
+
+
+@pytest.mark.parametrize("surface", ["bowl", "flat", "best_at_default"])
+def test_no_setting_is_tried_twice(finished, surface):
+    for seed in range(5):
+        trials = finished(surface, seed).trials
+        assert len(trials) == len({trial.params for trial in trials}) <= 20
+        assert [trial.trial_id for trial in trials] == list(range(len(trials)))
+
+
+@pytest.mark.parametrize("surface", ["bowl", "flat"])
+def test_what_stays_in_force_is_a_trial_of_the_run(finished, surface):
+    run = finished(surface, 2)
+    assert run.finished.state is RunState.DONE and run.finished.best in run.trials
+    last = run.of(Apply)[-1]
+    assert run.done.params == last.params == run.finished.best.params.as_dict()
+    assert run.done.epoch == last.epoch
+
+
+def test_the_end_comes_in_order(finished):
+    kinds = [type(event).__name__ for event in finished("bowl").events[-3:]]
+    assert kinds == ["Certificate", "RunFinished", "Done"]
+
+
+def test_certificate_windows_are_fresh_and_in_pairs(finished):
+    run = finished("bowl")
+    certify = [s for s in run.samples if s.kind is SampleKind.CERTIFY]
+    (certificate,) = run.of(Certificate)
+    assert len(certify) == 2 * certificate.pairs
+    for pair in range(certificate.pairs):
+        assert {s.trial_id for s in certify if s.pair == pair} == {0, certificate.trial_id}
+
+
+# ---- what counts --------------------------------------------------------------------------------
+
+
+def test_evaluations_change_neither_scores_nor_the_result(job, tuner, finished):
+    run, plain = job("bowl", seed=3, evaluate_every=37), finished("bowl", 3)
+    run.drive(tuner(3))
+    assert run.true_gain > 0.2 and run.done.certified
+    assert run.trials[0].score == pytest.approx(plain.trials[0].score, rel=0.01)
+    assert run.steps < 2 * plain.steps
+
+
+def test_steps_of_another_kind_are_not_scored(job, tuner):
+    run = job("bowl", noise=0.0)
+    odd = {"signature": 99, "duration_us": 1.0, "payload_bytes": 10**9}
+    run.spoil = lambda record: [record, dataclasses.replace(record, **odd)][: 1 + record.step % 2]
+    run.drive(tuner())
+    assert run.trials[0].score == pytest.approx(24_150_000 / (1000 * run.step_ms(CommParams())))
+
+
+def test_steps_that_span_a_change_are_not_scored(job, tuner):
+    run = job("bowl", noise=0.0)
+    seen = [0]
+
+    def spoil(record):
+        changed, seen[0] = record.epoch != seen[0], record.epoch
+        return [dataclasses.replace(record, epoch=-1, duration_us=1e9)] if changed else [record]
+
+    run.spoil = spoil
+    run.drive(tuner())
+    true = {trial.params: 24_150_000 / (1000 * run.step_ms(trial.params)) for trial in run.trials}
+    for trial in run.trials:
+        assert trial.score == pytest.approx(true[trial.params])
+
+
+def test_samples_have_one_epoch_each(finished):
+    run = finished("bowl")
+    params_of = {0: CommParams().as_dict()} | {a.epoch: a.params for a in run.of(Apply)}
+    trials = {trial.trial_id: trial.params.as_dict() for trial in run.trials}
+    assert all(params_of[s.epoch] == trials[s.trial_id] for s in run.samples)
+
+
+def test_unusable_records_crash_nothing(job, tuner):
+    run = job("bowl")
+    bad = [math.nan, math.inf, 0.0, -5.0]
+
+    def spoil(record):
+        return [record, dataclasses.replace(record, duration_us=bad[record.step % 4])]
+
+    run.spoil = spoil
+    run.drive(tuner())
+    assert run.done is not None and run.true_gain > 0.1
+
+
+def test_exactly_equal_scores_crash_nothing(job, tuner):
+    run = job("flat", noise=0.0)
+    run.drive(tuner())
+    assert run.done is not None and run.done.params == CommParams().as_dict()
+
+
+def test_a_bad_setting_is_abandoned_early(job, tuner):
+    run = job(lambda p: 30.0 if p == CommParams() else 800.0, noise=0.0)
+    run.drive(tuner(max_samples=4))
+    bad = run.trials[1:]
+    assert bad and all(trial.state is TrialState.ABANDONED and trial.score > 0 for trial in bad)
+    spent = [s.steps for s in run.samples if s.trial_id > 0]
+    assert max(spent) <= 2
+    assert run.true_gain == 0
+
+
+def test_lost_time_is_earned_back_before_the_next_trial(job, tuner, finished):
+    run = finished("best_at_default", 1)
+    thrifty = job("best_at_default", seed=1)
+    thrifty.drive(tuner(1, budget=0.01), most_steps=20_000)
+    assert thrifty.steps > run.steps
+    assert any("HOROVOD_AUTOTUNE_BUDGET" in p.text for p in run.of(Progress))
+
+
+# ---- how long -----------------------------------------------------------------------------------
+
+
+def test_max_samples_counts_the_default(job, tuner):
+    run = job("bowl")
+    run.drive(tuner(max_samples=5))
+    assert len(run.trials) == 5 and run.done is not None
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_very_few_allowed_samples_are_enough_to_finish(job, tuner, most):
+    run = job("bowl")
+    run.drive(tuner(max_samples=most))
+    assert len(run.trials) == most and run.done is not None
+
+
+def test_one_allowed_sample_is_the_default(job, tuner):
+    run = job("bowl")
+    run.drive(tuner(max_samples=1))
+    assert len(run.trials) == 1 and run.done.params == CommParams().as_dict()
+
+
+def test_single_steps_without_warmup_are_enough(job, tuner):
+    run = job("bowl")
+    run.drive(tuner(warmup_samples=0, steps_per_sample=1, max_samples=5))
+    assert run.done is not None and run.steps < 200
+
+
+def test_hidden_communication_ends_it_at_once(job, tuner):
+    run = job("silent")
+    run.drive(tuner())
+    assert len(run.trials) == 1 and run.steps < 60
+    assert "nothing to gain" in run.done.text and run.finished.best == run.trials[0]
+
+
+# ---- nothing to tune ----------------------------------------------------------------------------
+
+
+def test_explicit_settings_are_constant(job):
+    fixed = {"cycle_time_ms": 2.5, "cache_capacity": 500}
+    run = job("bowl")
+    run.drive(Tuner(settings=Settings(seed=0), seed=0, size=2, fixed=fixed))
+    assert len(run.trials) > 4
+    for trial in run.trials:
+        assert trial.params.cycle_time_ms == 2.5 and trial.params.cache_capacity == 500
+    assert any("HOROVOD_CYCLE_TIME" in line.text for line in run.of(Line))
+
+
+def test_inert_parameters_are_not_explored_and_the_reason_is_said(finished):
+    run = finished("bowl")
+    assert not any(t.params.hierarchical_allreduce for t in run.trials)
+    assert any("one host" in line.text for line in run.of(Line))
+
+
+@pytest.mark.parametrize("size, fixed", [(1, {}), (2, {p.name: p.default for p in PARAMETERS})])
+def test_nothing_to_tune_is_said_at_once(size, fixed):
+    events = Tuner(settings=Settings(), seed=0, size=size, fixed=fixed).open()
+    (done,) = [event for event in events if isinstance(event, Done)]
+    assert "nothing to tune" in done.text and done.epoch == 0 and not done.certified
+
+
+# ---- ends and beginnings ------------------------------------------------------------------------
+
+
+def test_a_killed_run_goes_on_and_repeats_nothing(job, tuner):
+    first = job("bowl", seed=4)
+    first.drive(tuner(4), most_steps=140)
+    assert first.done is None and len(first.trials) > 3
+    second = job("bowl", seed=4)
+    resumed = tuner(99)
+    found = Resume(trials=tuple(first.trials), samples=tuple(first.samples), seed=4)
+    second.drive(resumed, found)
+    assert resumed.seed == 4 and second.done is not None
+    assert not {t.params for t in second.trials} & {t.params for t in first.trials}
+    assert second.trials[0].trial_id == len(first.trials)
+    assert second.finished.best in first.trials + second.trials
+    assert second.true_gain > 0.15
+
+
+def test_a_run_killed_after_its_last_trial_goes_straight_to_the_certificate(job, tuner, finished):
+    first = finished("bowl", 4)
+    second = job("bowl", seed=4)
+    found = Resume(trials=tuple(first.trials), samples=tuple(first.samples), seed=4)
+    second.drive(tuner(4, max_samples=len(first.trials)), found)
+    assert second.trials == [] and second.done.certified
+
+
+def test_a_run_killed_before_its_first_trial_starts_over(job, tuner):
+    run = job("bowl")
+    run.drive(tuner(), Resume(trials=(), samples=(), seed=4))
+    assert run.trials[0].params == CommParams() and run.done is not None
+
+
+def test_a_finished_run_is_replayed(job, tuner):
+    best = Trial(trial_id=6, params=CommParams(cycle_time_ms=0.5), score=321.0)
+    run = job("bowl")
+    run.drive(tuner(), Replay(best=best, certificate=None))
+    assert run.steps < 10 and run.trials == []
+    assert run.done.params == best.params.as_dict() == run.of(Apply)[0].params
+    assert run.done.epoch == 1 and "replayed" in run.done.text
+
+
+def test_a_job_that_is_too_short_says_what_it_needed(job, tuner):
+    short, run = tuner(), job("bowl")
+    run.drive(short, most_steps=12)
+    line, finished = short.finish()
+    assert "needs 45 steps, saw 12" in line.text
+    assert finished.state is RunState.UNFINISHED and finished.best is None
+
+
+def test_a_job_that_ends_while_tuning_names_the_best_so_far(job, tuner):
+    ended, run = tuner(), job("bowl")
+    run.drive(ended, most_steps=150)
+    line, finished = ended.finish()
+    assert "unfinished" in line.text and "HOROVOD_AUTOTUNE_LOG" in line.text
+    assert finished.state is RunState.UNFINISHED and finished.best in run.trials
+
+
+def test_nothing_more_is_said_after_the_end(job, tuner):
+    ended, run = tuner(), job("bowl")
+    run.drive(ended)
+    assert ended.phase is Phase.DONE
+    assert ended.finish() == [] and ended.observe([run.step()]) == []
+
+
+def test_progress_says_unit_direction_and_gain(finished):
+    run = finished("bowl")
+    progress = [event.text for event in run.of(Progress) if "trial" in event.text]
+    assert len(progress) == len(run.trials)
+    for number, text in enumerate(progress, start=1):
+        assert f"trial {number} of at most 20" in text
+        assert "bytes/us, higher is better" in text and "over the default" in text
+
+
+def test_start_says_how_many_steps_are_needed(tuner):
+    texts = [event.text for event in tuner().open()]
+    assert any("training steps" in t and "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE" in t for t in texts)
+
+
+def test_apply_names_the_best_setting_known(finished):
+    run = finished("bowl")
+    known = {None} | {str(trial.params.as_dict()) for trial in run.trials}
+    for event in run.of(Apply):
+        assert (event.incumbent and str(event.incumbent)) in known
+
+
+def test_a_late_plan_costs_no_steps_under_a_bad_setting(job, tuner):
+    late, run = tuner(), job("best_at_default", noise=0.0)
+    work, calls = late.work, []
+
+    def slow_work():
+        calls.append(work())
+        return calls[-1] if len(calls) < 60 else None  # from then on, nothing comes back
+
+    late.work = slow_work
+    run.drive(late, most_steps=200)
+    assert len(run.trials) >= 2 and run.done is None
+    assert run.params == CommParams()

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from autotune.protocol import Settings, StepRecord
+from autotune.warmup import MOST_WINDOWS, Identifier, Warmup, steps_to_first_sample
+
+
+def record(ms: float = 10.0, *, signature: int = 1, payload: int = 1000, count: int = 1):
+    return StepRecord(
+        step=0,
+        count=count,
+        duration_us=1000 * ms * count,
+        payload_bytes=payload,
+        exposed_us=0.0,
+        epoch=0,
+        signature=signature,
+    )
+
+
+def windows_until_warm(times, settings: Settings) -> int:
+    warmup = Warmup(settings)
+    for number, ms in enumerate(times):
+        if warmup.is_over:
+            return number // 10
+        warmup.add(record(ms))
+    raise AssertionError("never warm")
+
+
+def test_the_most_frequent_signature_is_the_training_step():
+    identifier = Identifier()
+    signatures = [8, 8, 8, 1, 1, 1, 1, 1, 1]
+    found = [identifier.add(record(signature=s)) for s in signatures]
+    assert identifier.signature == 1 and sum(found) == 1
+    assert identifier.steps_seen == len(signatures)
+
+
+def test_steps_without_payload_never_identify():
+    identifier = Identifier()
+    assert not any(identifier.add(record(payload=0)) for _ in range(50))
+
+
+def test_merged_steps_count_as_many():
+    assert Identifier().add(record(count=7))
+
+
+def test_a_steady_job_is_warm_after_three_windows():
+    assert windows_until_warm([10.0] * 100, Settings()) == 3
+
+
+def test_warmup_lasts_until_steps_stop_getting_faster():
+    falling = [100.0] * 10 + [60.0] * 10 + [35.0] * 10 + [20.0] * 10 + [10.0] * 100
+    assert windows_until_warm(falling, Settings()) >= 6
+
+
+def test_warmup_is_capped():
+    falling = [1000 * 0.9 ** (k / 10) for k in range(400)]
+    assert windows_until_warm(falling, Settings()) == MOST_WINDOWS
+
+
+def test_the_user_decides_how_many_windows_are_thrown_away():
+    assert windows_until_warm([10.0] * 100, Settings(warmup_samples=5)) == 5
+    assert Warmup(Settings(warmup_samples=0)).is_over
+
+
+def test_steps_to_the_first_sample_follow_the_settings():
+    assert steps_to_first_sample(Settings(warmup_samples=0, steps_per_sample=1)) == 6
+    assert steps_to_first_sample(Settings()) > 40
