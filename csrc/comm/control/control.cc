@@ -126,28 +126,22 @@ void ControlPlane::pump(std::deque<Frame>& frames) {
   }
 }
 
-void ControlPlane::sleep(std::chrono::nanoseconds timeout) {
-  std::vector<pollfd> fds;
-  fds.reserve(connections_.size() + 1);
-  fds.push_back({wake_fd_, POLLIN, 0});
-  for (auto& connection : connections_) {
+std::vector<pollfd> ControlPlane::watch() const {
+  std::vector<pollfd> watched = watch_for_wake();
+  for (const auto& connection : connections_) {
     if (connection->closed()) continue;
     const short events = connection->has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    fds.push_back({connection->fd(), events, 0});
+    watched.push_back({connection->fd(), events, 0});
   }
-  poll_until(fds, timeout);
+  return watched;
 }
 
-void ControlPlane::sleep_for_wake(std::chrono::nanoseconds timeout) {
-  std::vector<pollfd> fds{{wake_fd_, POLLIN, 0}};
-  poll_until(fds, timeout);
-}
-
-void ControlPlane::poll_until(std::vector<pollfd>& fds, std::chrono::nanoseconds timeout) {
+void ControlPlane::sleep(std::vector<pollfd> watched, std::chrono::nanoseconds timeout) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   const timespec limit{seconds.count(), (timeout - seconds).count()};
-  const int ready = ppoll(fds.data(), fds.size(), timeout.count() < 0 ? nullptr : &limit, nullptr);
-  if (ready > 0 && (fds[0].revents & POLLIN)) {
+  const int ready =
+      ::ppoll(watched.data(), watched.size(), timeout.count() < 0 ? nullptr : &limit, nullptr);
+  if (ready > 0 && (watched[0].revents & POLLIN)) {
     uint64_t count;
     [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof count);
   }

@@ -113,10 +113,13 @@ class ControlPlane {
 
   // Sleep until a frame may have arrived, `wake` was called, or `timeout` is over (negative: no
   // limit).
-  void sleep(std::chrono::nanoseconds timeout);
+  void sleep(std::chrono::nanoseconds timeout) { sleep(watch(), timeout); }
 
-  // The same, but frames do not end it: another thread looks after them.
-  void sleep_for_wake(std::chrono::nanoseconds timeout);
+  // The same in two parts, for a thread that sleeps while another uses the connections: what to
+  // look at (all connections, or only `wake`), then the sleep itself, which touches nothing else.
+  std::vector<pollfd> watch() const;
+  std::vector<pollfd> watch_for_wake() const { return {{wake_fd_, POLLIN, 0}}; }
+  void sleep(std::vector<pollfd> watched, std::chrono::nanoseconds timeout);
 
   // From any thread: end the current or the next sleep.
   void wake();
@@ -129,7 +132,6 @@ class ControlPlane {
   std::vector<int> take_closed_ranks();
 
  private:
-  void poll_until(std::vector<pollfd>& fds, std::chrono::nanoseconds timeout);
   int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
 
   int rank_;
