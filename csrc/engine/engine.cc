@@ -234,12 +234,15 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
 
 void Engine::run() {
   set_affinity();
-  while (!stopped_) {
+  while (!stopped_ && !abandon_) {
     {
       std::unique_lock running(cycle_mutex_, std::try_to_lock);
       if (running.owns_lock()) cycle();
     }
-    if (!stopped_) sleep_until_needed();
+    if (!stopped_ && !abandon_) sleep_until_needed();
+  }
+  if (!stopped_) {
+    fail_everything("the engine was shut down without an answer from the coordinator", true);
   }
 }
 

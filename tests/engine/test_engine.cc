@@ -215,6 +215,28 @@ TEST(a_rank_that_shuts_down_ends_all_and_pending_work_fails_with_a_reason) {
   });
 }
 
+TEST(engines_may_start_and_end_at_once_many_times) {
+  for (int round = 0; round < 50; ++round) with_engines(3, {}, [](Engine&) {});
+}
+
+TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
+  // A coordinator that never runs a cycle: its connections alone.
+  Rendezvous rendezvous;
+  run_ranks(2, [&](int rank) {
+    if (rank == 0) {
+      const auto connections = rendezvous.accept_all(2, 20s);
+      std::this_thread::sleep_for(1s);
+      return;
+    }
+    std::vector<std::unique_ptr<Connection>> connections;
+    connections.push_back(connect_to(rendezvous.address(), 1, 20s));
+    Engine engine({}, std::make_unique<ControlPlane>(1, 2, std::move(connections)),
+                  [](Progress) { return std::make_unique<SelfCommunicator>(); });
+    engine.shutdown(200ms);
+    CHECK(engine.failed());
+  });
+}
+
 TEST(many_threads_of_one_rank_may_wait) {
   with_engines(2, {}, [](Engine& engine) {
     run_ranks(4, [&](int thread) {
