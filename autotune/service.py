@@ -6,8 +6,8 @@ computes proposals in a background thread while it goes on reading, treats a log
 log that is missing, and ends when its parent does.
 
 Start-up is in two halves. Up to ``Ready`` only light modules are imported, because ``hvd.init``
-waits for it; scikit-optimize (1.5 s) follows in the background and is needed only after the initial
-design.
+waits for it; scikit-optimize (1.5 s) follows in the background once there is something to tune, and
+is needed only after the initial design.
 """
 
 from __future__ import annotations
@@ -160,7 +160,6 @@ class Service:
             return False
         self._outbox.send(Ready())
         _lowest_priority()
-        _in_background(_preload)
         return True
 
     def _receive_hello(self) -> Hello:
@@ -252,6 +251,8 @@ class Service:
             self._compute(work)
 
     def _begin(self, signature: int) -> None:
+        from autotune.storage.contract import Replay
+
         if signature not in self._operations:
             self._unanswered = signature
             return
@@ -260,6 +261,8 @@ class Service:
         start = self._logs.start(self._hello, operations, seed=self._tuner.seed)
         for text in self._logs.notes():
             self._outbox.send(Line(text=text))
+        if not isinstance(start, Replay):
+            _in_background(_preload)
         self._handle(self._tuner.begin(operations, start))
 
     def _compute(self, work: Callable[[], Plan]) -> None:
