@@ -104,17 +104,18 @@ class Session:
         """**Local.** Hand over the last steps, let the service close its logs, bounded."""
         service = self._service
         if service is None:
+            self._engine = None
             return
         try:
             self._send_steps()
-            service.send(protocol.encode(protocol.Finish()))
             self._engine = None
+            service.send(protocol.encode(protocol.Finish()))
             self._read_until_end(time.monotonic() + FINISH_SECONDS)
         except Exception as error:
             logger.warning("the tuner's service could not be ended properly: %s", error)
         finally:
             self._progress.end()
-            self._service = None
+            self._engine = self._service = None
             service.close()
 
     def forget(self) -> None:
