@@ -105,7 +105,7 @@ class Tuner:
         self._in_force = {0: self._default}
         self._task: Task | None = None
         self._search: Search | None = None
-        self._is_resting = False
+        self._rest_allowance_us: float | None = None
 
     # ---- what the driver calls ------------------------------------------------------------------
 
@@ -286,21 +286,30 @@ class Tuner:
             self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
             search.request()
         elif self._account.allowance_us < 0:
-            self._rest(search.best)
+            self._rest(search)
         elif search.wants_default:
             self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
         else:
-            self._is_resting = False
+            self._rest_allowance_us = None
             params = search.take_proposal()
             self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
 
-    def _rest(self, best: Trial) -> None:
-        """Run the incumbent for one window: that pays back what exploring has lost."""
-        if not self._is_resting:
-            text = messages.rest_text(best.params, names=self._space.names)
+    def _rest(self, search: Search) -> None:
+        """Run one window that pays back what exploring has lost.
+
+        Under the incumbent; but where a window of it has paid nothing back, its lead was luck, and
+        the default, which always pays, takes over until the next trial.
+        """
+        allowance, before = self._account.allowance_us, self._rest_allowance_us
+        if before is None:
+            self._rest_trial = search.best
+            text = messages.rest_text(self._rest_trial.params, names=self._space.names)
             self._events.append(Progress(text=text))
-        self._is_resting = True
-        self._run(best.params, kind=SampleKind.REREAD, trial_id=best.trial_id)
+        elif allowance <= before:
+            self._rest_trial = search.trials[0]
+        self._rest_allowance_us = allowance
+        trial = self._rest_trial
+        self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
 
     # ---- CERTIFY --------------------------------------------------------------------------------
 

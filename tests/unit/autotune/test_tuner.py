@@ -319,3 +319,11 @@ def test_a_late_plan_costs_no_steps_under_a_bad_setting(job, tuner):
     run.drive(late, most_steps=200)
     assert len(run.trials) >= 2 and run.done is None
     assert run.params == CommParams()
+
+
+@pytest.mark.parametrize("seed", [2, 6])
+def test_a_lucky_incumbent_does_not_keep_the_tuner_waiting(job, tuner, seed):
+    """With 20 % noise a setting that is slower than the default may lead for a while."""
+    run = job("best_at_default", seed=seed, noise=0.2)
+    run.drive(tuner(seed))
+    assert run.done is not None and run.true_gain > -0.005
