@@ -74,7 +74,11 @@ class ServiceProcess:
         self._outgoing = bytearray()
         self._incoming = bytearray()
         self._errors: IO[bytes] = tempfile.TemporaryFile()
-        self._pid, self._stdin, self._stdout = _spawn(command, environ, self._errors.fileno())
+        try:
+            self._pid, self._stdin, self._stdout = _spawn(command, environ, self._errors.fileno())
+        except OSError:
+            self._errors.close()
+            raise
 
     def send(self, line: bytes, *, droppable: bool = False) -> None:
         """Send ``line`` (newline included), now or later; never blocks, never raises."""

@@ -1,0 +1,91 @@
+"""What the runtime tells the tuner's service, and who ends a training step."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("horovod._engine")
+
+from horovod.autotuning import StepSource, inert_parameters, make_hello, nothing_to_tune
+from horovod.mpi import Topology
+from horovod.settings import read_settings
+
+
+def topology(local: int = 2, hosts: int = 1) -> Topology:
+    return Topology(
+        rank=0,
+        size=local * hosts,
+        local_rank=0,
+        local_size=local,
+        cross_rank=0,
+        cross_size=hosts,
+        homogeneous=True,
+    )
+
+
+ALL = {
+    "HOROVOD_FUSION_THRESHOLD": "1",
+    "HOROVOD_CYCLE_TIME": "1",
+    "HOROVOD_CACHE_CAPACITY": "1",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+    "HOROVOD_HIERARCHICAL_ALLGATHER": "1",
+}
+
+
+def test_hierarchical_parameters_are_inert_on_one_host() -> None:
+    inert = inert_parameters(topology())
+    assert inert["hierarchical_allreduce"] == "all ranks are on one host"
+    assert set(inert) == {"hierarchical_allreduce", "hierarchical_allgather"}
+    assert inert_parameters(topology(1, 2))["hierarchical_allgather"] == "one rank per host"
+
+
+def test_one_rank_or_nothing_free_is_nothing_to_tune() -> None:
+    inert = inert_parameters(topology())
+    assert nothing_to_tune(2, {}, inert) is None
+    assert "1 rank" in (nothing_to_tune(1, {}, inert) or "")
+    fixed = read_settings(ALL).fixed
+    assert "HOROVOD_CYCLE_TIME" in (nothing_to_tune(2, fixed, {}) or "")
+    without = {name: fixed[name] for name in fixed if not name.startswith("hierarchical")}
+    assert "one host" in (nothing_to_tune(2, without, inert) or "")
+    assert nothing_to_tune(2, without, {}) is None
+    del without["cache_capacity"]
+    assert nothing_to_tune(2, without, inert) is None
+
+
+def test_hello_carries_settings_and_what_is_fixed() -> None:
+    environ = {
+        "HOROVOD_AUTOTUNE_LOG": "log.csv",
+        "HOROVOD_AUTOTUNE_SEED": "4",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+    }
+    hello = make_hello(read_settings(environ), topology(), inert_parameters(topology()), "Open MPI")
+    assert (hello.csv_path, hello.db_path) == ("log.csv", None)
+    assert (hello.settings.seed, hello.settings.noise, hello.settings.max_samples) == (4, 0.5, 20)
+    assert hello.fixed == {"hierarchical_allreduce": False}
+    assert list(hello.inert) == ["hierarchical_allgather"]
+    assert hello.versions["mpi"] == "Open MPI"
+
+
+def test_the_first_optimizer_ends_the_steps() -> None:
+    steps = StepSource()
+    assert not steps.exists
+    steps.register(0, None)
+    steps.register(1, None)
+    assert [steps.ends_step(number) for number in (1, 0, 1, 0)] == [False, True, False, True]
+
+
+def test_a_wrapper_of_the_same_parameters_takes_over_at_once() -> None:
+    steps = StepSource()
+    steps.register(0, None)
+    steps.register(1, 0)
+    assert not steps.ends_step(0)
+    assert steps.ends_step(1)
+
+
+def test_an_optimizer_that_is_no_longer_used_loses_its_role() -> None:
+    steps = StepSource()
+    steps.register(0, None)
+    steps.register(1, None)
+    ended = [steps.ends_step(1) for _ in range(StepSource.HAND_OVER + 2)]
+    assert ended == [False] * StepSource.HAND_OVER + [True, True]

@@ -1,0 +1,82 @@
+"""Decisions around MPI that need no MPI: thread level, libraries, and how a process leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from horovod import mpi
+
+
+class FakeComm:
+    """A communicator whose other ranks come (or do not) to the barrier."""
+
+    def __init__(self, together: bool) -> None:
+        self.together = together
+
+    def Ibarrier(self) -> Any:
+        return SimpleNamespace(Test=lambda: self.together)
+
+
+class FakeMPI:
+    THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
+
+    def __init__(self, level: int = 3, finalized: bool = False) -> None:
+        self.Query_thread = lambda: level
+        self.Is_finalized = lambda: finalized
+        self.events: list[str] = []
+        self.Finalize = lambda: self.events.append("finalize")
+
+    def end(self, comm: FakeComm | None, **how: bool) -> list[str]:
+        how = {"failed": False, "raised": False, "ours": True} | how
+        mpi.end(self, comm, leave=lambda code: self.events.append(f"leave {code}"), **how)  # type: ignore[arg-type]
+        return self.events
+
+
+def test_a_thread_level_below_serialized_works_for_one_rank_only() -> None:
+    assert mpi.thread_error(FakeMPI(level=3), 8) is None
+    assert mpi.thread_error(FakeMPI(level=2), 8) is None
+    assert mpi.thread_error(FakeMPI(level=1), 1) is None
+    assert "THREAD_FUNNELED" in (mpi.thread_error(FakeMPI(level=1), 2) or "")
+
+
+def test_two_libraries_are_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "libmpi.so.40", tmp_path / "libmpi.so.12"
+    link = tmp_path / "libmpi.so"
+    for path in (first, second):
+        path.touch()
+    link.symlink_to(first)
+    assert mpi.library_error(str(first), str(link)) is None
+    assert mpi.library_error("", str(first)) is None
+    error = mpi.library_error(str(first), str(second)) or ""
+    assert str(first) in error
+    assert str(second) in error
+
+
+def test_a_job_that_ended_well_ends_mpi() -> None:
+    assert FakeMPI().end(FakeComm(True)) == ["finalize"]
+
+
+def test_mpi_that_the_script_started_is_left_to_it() -> None:
+    assert FakeMPI().end(FakeComm(True), ours=False) == []
+
+
+def test_after_a_fatal_error_mpi_is_not_ended() -> None:
+    assert FakeMPI().end(FakeComm(True), failed=True) == []
+    assert FakeMPI().end(FakeComm(True), failed=True, ours=False) == ["leave 1"]
+
+
+def test_a_process_that_raised_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(mpi.time, "monotonic", lambda: next(clock))
+    assert FakeMPI().end(FakeComm(False), raised=True) == []
+    assert FakeMPI().end(FakeComm(False), raised=True, ours=False) == ["leave 1"]
+    assert FakeMPI().end(FakeComm(True), raised=True) == ["finalize"]
+
+
+def test_mpi_is_ended_once_and_also_without_a_job() -> None:
+    assert FakeMPI(finalized=True).end(FakeComm(True)) == []
+    assert FakeMPI().end(None) == ["finalize"]

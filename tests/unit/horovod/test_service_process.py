@@ -1,0 +1,110 @@
+"""The child is never waited for: full pipes, silence, garbage and death cost nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from horovod import service_process
+from horovod.service_process import ServiceProcess, child_environment, reap_previous
+
+ECHO = """
+import sys
+for line in sys.stdin.buffer:
+    sys.stdout.buffer.write(line.upper())
+    sys.stdout.flush()
+"""
+
+
+def start(code: str) -> ServiceProcess:
+    return ServiceProcess((sys.executable, "-c", code), child_environment(os.environ))
+
+
+def collect(service: ServiceProcess, count: int) -> list[bytes]:
+    lines: list[bytes] = []
+    deadline = time.monotonic() + 10
+    while len(lines) < count and not service.broken and time.monotonic() < deadline:
+        service.wait(1)
+        lines += service.receive()
+    return lines
+
+
+def test_lines_go_both_ways() -> None:
+    service = start(ECHO)
+    service.send(b"one\n")
+    service.send(b"two\n")
+    assert collect(service, 2) == [b"ONE", b"TWO"]
+    service.close()
+
+
+def test_a_child_that_does_not_read_never_blocks_and_loses_only_droppable_lines() -> None:
+    service = start("import time; time.sleep(60)")
+    line = b"x" * 9999 + b"\n"
+    begin = time.monotonic()
+    for _ in range(200):
+        service.send(line, droppable=True)
+    assert time.monotonic() - begin < 2
+    assert service.dropped > 0
+    kept = service.dropped
+    service.send(b"important\n")
+    assert service.dropped == kept
+    os.kill(service._pid, 9)
+    service.close()
+    reap_previous()
+
+
+def test_the_end_of_the_child_is_seen_and_its_last_words_are_kept() -> None:
+    service = start("raise RuntimeError('out of luck')")
+    assert collect(service, 1) == []
+    assert service.broken
+    assert service.last_words() == "RuntimeError: out of luck"
+    service.send(b"hello?\n")
+    service.close()
+    service.close()
+
+
+def test_a_child_that_lingers_is_reaped_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_process, "_unreaped", [])
+    service = start("import time; time.sleep(60)")
+    service.close()
+    assert service_process._unreaped == [service._pid]
+    begin = time.monotonic()
+    reap_previous(0.1)
+    assert time.monotonic() - begin < 5
+    assert service_process._unreaped == []
+
+
+def test_the_child_is_in_a_session_of_its_own_and_inherits_nothing() -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    code = f"""
+import os
+def is_open(n):
+    try:
+        os.fstat(n)
+        return True
+    except OSError:
+        return False
+print(os.getsid(0) == os.getpid(), is_open({writer}), flush=True)
+input()
+"""
+    service = start(code)
+    assert collect(service, 1) == [b"True False"]
+    service.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_child_is_no_part_of_the_mpi_job() -> None:
+    environ = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "PRTE_X": "1", "HOME": "/h"}
+    child = child_environment(environ)
+    assert set(environ) & set(child) == {"HOME"}
+    assert child["OPENBLAS_NUM_THREADS"] == child["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_program_that_does_not_exist_is_an_os_error() -> None:
+    with pytest.raises(OSError, match="No such file"):
+        ServiceProcess(("/no/such/program",), {})

@@ -1,0 +1,118 @@
+"""Environment variables are read strictly, and compared between ranks by value."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod.settings import VARIABLES, RankReport, find_error, read_settings
+
+
+def test_nothing_set_gives_the_defaults_and_fixes_nothing() -> None:
+    settings = read_settings({"PATH": "/bin", "HOROVOD_UNKNOWN": "x"})
+    assert settings.fixed == {}
+    assert settings["HOROVOD_AUTOTUNE"] is False
+    assert settings["HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"] == 20
+    assert settings.params["cycle_time_ms"] == 1.0
+
+
+def test_an_empty_value_counts_as_unset() -> None:
+    assert read_settings({"HOROVOD_FUSION_THRESHOLD": " ", "HOROVOD_AUTOTUNE": ""}).fixed == {}
+
+
+def test_set_parameters_are_fixed_even_at_their_default() -> None:
+    settings = read_settings({"HOROVOD_CACHE_CAPACITY": "1024", "HOROVOD_CYCLE_TIME": "2.5"})
+    assert settings.fixed == {"cache_capacity": 1024, "cycle_time_ms": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("HOROVOD_AUTOTUNE", "2", True),
+        ("HOROVOD_AUTOTUNE", "0", False),
+        ("HOROVOD_LOG_LEVEL", "DEBUG", 1),
+        ("HOROVOD_THREAD_AFFINITY", "0, 3", (0, 3)),
+        ("HOROVOD_CONTROLLER", "MPI", "mpi"),
+        ("HOROVOD_AUTOTUNE_BUDGET", "0.1", 0.1),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5", 2.5),
+    ],
+)
+def test_values(name: str, value: str, expected: object) -> None:
+    assert read_settings({name: value})[name] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HOROVOD_FUSION_THRESHOLD", "64MB"),
+        ("HOROVOD_FUSION_THRESHOLD", "1e6"),
+        ("HOROVOD_CYCLE_TIME", "abc"),
+        ("HOROVOD_CYCLE_TIME", "nan"),
+        ("HOROVOD_CACHE_CAPACITY", "-1"),
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "2"),
+        ("HOROVOD_AUTOTUNE", "on"),
+        ("HOROVOD_AUTOTUNE", "-1"),
+        ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0"),
+        ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5"),
+        ("HOROVOD_AUTOTUNE_BUDGET", "inf"),
+        ("HOROVOD_AUTOTUNE_SEED", "1.0"),
+        ("HOROVOD_LOG_LEVEL", "loud"),
+        ("HOROVOD_THREAD_AFFINITY", "0,x"),
+        ("HOROVOD_CONTROLLER", "gloo"),
+        ("HOROVOD_CPU_OPERATIONS", "ccl"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"),
+    ],
+)
+def test_a_wrong_value_names_variable_and_value(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: expected .*, got .*{value}"):
+        read_settings({name: value})
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match=r"HOROVOD_CYCLE_TIME.*HOROVOD_LOG_LEVEL"):
+        read_settings({"HOROVOD_CYCLE_TIME": "x", "HOROVOD_LOG_LEVEL": "y"})
+
+
+def test_variables_have_one_row_each() -> None:
+    names = [variable.env for variable in VARIABLES]
+    assert len(names) == len(set(names))
+
+
+def reports(*environs: dict[str, str]) -> list[RankReport]:
+    return [RankReport(read_settings(environ).to_agree) for environ in environs]
+
+
+def test_equal_values_agree_however_they_are_written() -> None:
+    same = reports({"HOROVOD_CYCLE_TIME": "1"}, {"HOROVOD_CYCLE_TIME": "1.0"}, {})
+    assert find_error(same) is None
+
+
+def test_paths_and_levels_may_differ() -> None:
+    mixed = reports(
+        {"HOROVOD_AUTOTUNE_LOG": "a", "HOROVOD_LOG_LEVEL": "info", "HOROVOD_HOSTNAME": "a"}, {}
+    )
+    assert find_error(mixed) is None
+
+
+def test_a_disagreement_names_variable_ranks_and_values() -> None:
+    error = find_error(reports({"HOROVOD_CACHE_CAPACITY": "0"}, {}, {}))
+    assert error is not None
+    assert error.startswith("HOROVOD_CACHE_CAPACITY must be the same on all ranks")
+    assert "0 on rank 0, 1024 on ranks 1, 2" in error
+    assert "'-x HOROVOD_CACHE_CAPACITY'" in error
+
+
+def test_an_unset_value_is_called_unset() -> None:
+    error = find_error(reports({"HOROVOD_AUTOTUNE_SEED": "3"}, {}))
+    assert error is not None
+    assert "3 on rank 0, unset on rank 1" in error
+
+
+def test_errors_of_ranks_come_before_disagreements() -> None:
+    good = read_settings({}).to_agree
+    assert find_error([RankReport(good), RankReport({}, "broken")]) == "broken (rank 1 of 2)"
+    assert find_error([RankReport({}, "broken")] * 3) == "broken (on all 3 ranks)"
+
+
+def test_many_ranks_are_shortened() -> None:
+    error = find_error([RankReport({}, "broken")] * 20 + [RankReport({}, "other")])
+    assert error == "broken (ranks 0, 1, 2, 3, 4, 5, 6, 7, ... of 21)"
