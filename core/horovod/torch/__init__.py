@@ -34,7 +34,7 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from horovod.torch import autotune
-from horovod.torch import mpi_ops as _mpi_ops
+from horovod.torch import operations as _operations
 from horovod.torch.compression import Compression
 from horovod.torch.differentiable import (
     allgather,
@@ -49,7 +49,7 @@ from horovod.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from horovod.torch.mpi_ops import (
+from horovod.torch.operations import (
     Adasum,
     Average,
     Max,
@@ -167,7 +167,7 @@ def init(comm: object = None, process_sets: object = None) -> None:
 def shutdown() -> None:
     """End the runtime; pending operations fail on all ranks. ``init`` may be called again."""
     _basics.shutdown()
-    _mpi_ops.reset()
+    _operations.reset()
 
 
 def __getattr__(name: str) -> NoReturn:

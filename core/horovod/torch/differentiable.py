@@ -14,9 +14,9 @@ import torch
 
 from horovod import basics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import mpi_ops
+from horovod.torch import operations
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.mpi_ops import synchronize
+from horovod.torch.operations import synchronize
 
 _Scales = tuple[float, float]
 
@@ -48,7 +48,7 @@ def allreduce(
             already.
         HorovodInternalError: The ranks disagree, a rank died, or the engine was shut down.
     """
-    op = mpi_ops.resolve_op(op, average)
+    op = operations.resolve_op(op, average)
     compressed, context = compression.compress(tensor)
     scales = (prescale_factor, postscale_factor)
     if _wants_gradient([compressed]):
@@ -69,7 +69,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """**Collective.** As ``allreduce`` for several tensors at once; differentiable."""
-    op = mpi_ops.resolve_op(op, average)
+    op = operations.resolve_op(op, average)
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [pair[0] for pair in pairs]
     scales = (prescale_factor, postscale_factor)
@@ -101,7 +101,7 @@ def allgather(
     if _wants_gradient([tensor]):
         result: torch.Tensor = _apply(_Allgather, tensor, name, process_set)
     else:
-        result = synchronize(mpi_ops.allgather_async(tensor, name, process_set))
+        result = synchronize(operations.allgather_async(tensor, name, process_set))
     return result
 
 
@@ -115,7 +115,7 @@ def grouped_allgather(
         names = [None if name is None else f"{name}_{i}" for i in range(len(tensors))]
         return [allgather(t, n, process_set) for t, n in zip(tensors, names, strict=True)]
     result: list[torch.Tensor] = synchronize(
-        mpi_ops.grouped_allgather_async(tensors, name, process_set)
+        operations.grouped_allgather_async(tensors, name, process_set)
     )
     return result
 
@@ -137,7 +137,7 @@ def broadcast(
     if _wants_gradient([tensor]):
         result: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name, process_set)
     else:
-        result = synchronize(mpi_ops.broadcast_async(tensor, root_rank, name, process_set))
+        result = synchronize(operations.broadcast_async(tensor, root_rank, name, process_set))
     return result
 
 
@@ -185,7 +185,7 @@ class _Allgather(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.arguments = (name, process_set)
         ctx.length = tensor.shape[0] if tensor.dim() else 0
-        result: torch.Tensor = synchronize(mpi_ops.allgather_async(tensor, name, process_set))
+        result: torch.Tensor = synchronize(operations.allgather_async(tensor, name, process_set))
         return result
 
     @staticmethod
@@ -194,13 +194,13 @@ class _Allgather(torch.autograd.Function):
         mean = _reduce(
             gradients[0].contiguous(),
             _gradient_name(name),
-            mpi_ops.Average,
+            operations.Average,
             (1.0, 1.0),
             process_set,
         )
         length = torch.tensor([ctx.length])
         lengths = synchronize(
-            mpi_ops.allgather_async(length, _gradient_name(name), process_set)
+            operations.allgather_async(length, _gradient_name(name), process_set)
         ).tolist()
         start = sum(lengths[: basics.rank()])
         return mean.narrow(0, start, ctx.length), None, None
@@ -211,10 +211,10 @@ class _Broadcast(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        ctx.arguments = (_gradient_name(name), mpi_ops.Average, (1.0, 1.0), process_set)
+        ctx.arguments = (_gradient_name(name), operations.Average, (1.0, 1.0), process_set)
         ctx.root_rank = root_rank
         result: torch.Tensor = synchronize(
-            mpi_ops.broadcast_async(tensor, root_rank, name, process_set)
+            operations.broadcast_async(tensor, root_rank, name, process_set)
         )
         return result
 
@@ -240,7 +240,7 @@ def _gradient_name(name: str | None) -> str | None:
 def _reduce(
     tensor: torch.Tensor, name: str | None, op: int, scales: _Scales, process_set: ProcessSet
 ) -> torch.Tensor:
-    handle = mpi_ops.allreduce_async(tensor, None, name, op, *scales, process_set)
+    handle = operations.allreduce_async(tensor, None, name, op, *scales, process_set)
     result: torch.Tensor = synchronize(handle)
     return result
 
@@ -252,6 +252,6 @@ def _reduce_group(
     scales: _Scales,
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
-    handle = mpi_ops.grouped_allreduce_async(tensors, None, name, op, *scales, process_set)
+    handle = operations.grouped_allreduce_async(tensors, None, name, op, *scales, process_set)
     result: list[torch.Tensor] = synchronize(handle)
     return result

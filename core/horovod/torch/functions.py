@@ -11,7 +11,7 @@ import torch
 
 from horovod import basics
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.mpi_ops import allgather_async, broadcast_, broadcast_async_, synchronize
+from horovod.torch.operations import allgather_async, broadcast_, broadcast_async_, synchronize
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from horovod import autotuning, basics
 from horovod.common.process_sets import ProcessSet, global_process_set, require_global
 from horovod.torch import handles
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.mpi_ops import Average, allreduce_async_, resolve_op, synchronize
+from horovod.torch.operations import Average, allreduce_async_, resolve_op, synchronize
 
 Closure = Callable[[], Any]
 
