@@ -248,6 +248,7 @@ def _start_job(communicator: Any, tuner: Tuner | None) -> _Job:
     error = find_error(mpi.gather_all(communicator, report))
     try:
         if error is not None or parsed is None:
+            communicator.Free()
             raise ValueError(f"hvd.init(): {error}")
         _warn_once(parsed, topology)
         engine = _start_engine(communicator, topology, parsed)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 import torch
 
@@ -67,6 +71,23 @@ def test_what_is_not_there_yet_says_so() -> None:
 def test_wrong_reductions_are_refused() -> None:
     with pytest.raises(ValueError, match="expected Average"):
         hvd.allreduce(torch.ones(2), op=17)
+
+
+def test_an_interrupted_wait_leaves_the_job_usable(rank: int, size: int) -> None:
+    """Ctrl-C in a wait is seen at once; the operation's memory lives until it is complete."""
+    from mpi4py import MPI
+
+    if size > 1 and rank == 0:
+        handle = hvd.allreduce_async(torch.ones(100_000), name="interrupted")
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            hvd.synchronize(handle)
+        MPI.COMM_WORLD.Barrier()
+    elif size > 1:
+        MPI.COMM_WORLD.Barrier()
+        hvd.allreduce(torch.ones(100_000), name="interrupted")
+    for _ in range(3):
+        assert torch.equal(hvd.allreduce(torch.ones(3)), torch.ones(3))
 
 
 def test_refused_requests_do_not_shift_the_numbers_of_unnamed_operations(rank: int) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 pytest.importorskip("horovod._engine")
 
-from horovod.autotuning import StepSource, inert_parameters, make_hello, nothing_to_tune
+from horovod.autotuning import inert_parameters, make_hello, nothing_to_tune
 from horovod.mpi import Topology
 from horovod.settings import read_settings
+from horovod.step_source import StepSource
 
 
 def topology(local: int = 2, hosts: int = 1) -> Topology:
