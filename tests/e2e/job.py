@@ -2,6 +2,8 @@
 
 python job.py OUTPUT_FOLDER STEPS [SLEEP_SECONDS_PER_STEP]
 
+Ends after STEPS steps, or earlier when rank 0's tuner is done.
+
 Every rank leaves OUTPUT_FOLDER/pid-R at its start and OUTPUT_FOLDER/rank-R.json at its end.
 """
 
@@ -34,8 +36,8 @@ def main(folder: Path, steps: int, sleep_s: float) -> None:
         model(inputs).square().mean().backward()
         optimizer.step()
         time.sleep(sleep_s)
-        if hvd.rank() == 0:
-            (folder / "step").write_text(str(step))
+        if step % 50 == 49 and hvd.broadcast_object(hvd.autotune.status().state, 0) == "done":
+            break
     status = hvd.autotune.status()
     content = {
         "rank": hvd.rank(),
