@@ -9,6 +9,7 @@
 #include "comm/mpi/mpi_point_to_point.h"
 #include "comm/p2p/p2p_communicator.h"
 #include "comm/self/self_communicator.h"
+#include "comm/shm/shared_communicator.h"
 #include "common/log.h"
 #include "engine/engine.h"
 
@@ -35,8 +36,14 @@ std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendez
 
 std::unique_ptr<Communicator> make_communicator(const Options& options, Progress progress) {
   if (options.size == 1) return std::make_unique<SelfCommunicator>();
-  return std::make_unique<P2pCommunicator>(make_mpi_point_to_point(options.mpi_comm),
-                                           std::move(progress));
+  auto over_mpi =
+      std::make_unique<P2pCommunicator>(make_mpi_point_to_point(options.mpi_comm), progress);
+  if (!options.one_host) return over_mpi;
+  std::string why_not;
+  auto shared = make_shared_communicator(*over_mpi, progress, why_not);
+  if (shared) return shared;
+  if (options.rank == 0) log(LogLevel::warning, "ranks exchange data by MPI messages: " + why_not);
+  return over_mpi;
 }
 
 std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,

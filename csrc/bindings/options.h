@@ -12,6 +12,7 @@ struct Options {
   int rank = 0;
   int size = 1;
   std::uintptr_t mpi_comm = 0;
+  bool one_host = false;  // all ranks can share memory
   int thread_affinity = -1;
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;

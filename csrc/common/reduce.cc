@@ -195,6 +195,22 @@ void combine(void* out, const void* a, const void* b, int64_t count, DataType ty
   }
 }
 
+void combine_in_rank_order(char* own, char* others, int rank, int size, int64_t count,
+                           DataType type, ReduceOp op) {
+  const auto bytes = static_cast<size_t>(count) * size_of(type);
+  const auto contribution = [&](int peer) {
+    return peer == rank ? own : others + bytes * static_cast<size_t>(peer < rank ? peer : peer - 1);
+  };
+  // Partial results go to `others` (each is used once); only the last one goes to `own`.
+  char* partial = contribution(0);
+  for (int peer = 1; peer < size; ++peer) {
+    char* next = contribution(peer);
+    char* out = peer == size - 1 ? own : (next == own ? partial : next);
+    combine(out, partial, next, count, type, op);
+    partial = out;
+  }
+}
+
 void scale(void* data, int64_t count, DataType type, double factor, int divisor) {
   if (factor == 1.0 && divisor == 1) return;
   switch (type) {

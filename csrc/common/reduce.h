@@ -15,6 +15,11 @@ namespace autotune {
 // sum.
 void combine(void* out, const void* a, const void* b, int64_t count, DataType type, ReduceOp op);
 
+// The contributions of `size` ranks, combined in rank order into `own`, this rank's. The others lie
+// back to back in `others` in rank order, and are overwritten.
+void combine_in_rank_order(char* own, char* others, int rank, int size, int64_t count,
+                           DataType type, ReduceOp op);
+
 // data[i] = data[i] * factor / divisor. Integers are scaled in float64 and truncated towards zero;
 // float16 and bfloat16 in float32. Does nothing for 1 and 1. bool cannot be scaled (such a request
 // is refused).

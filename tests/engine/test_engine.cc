@@ -216,7 +216,17 @@ TEST(a_rank_that_shuts_down_ends_all_and_pending_work_fails_with_a_reason) {
 }
 
 TEST(engines_may_start_and_end_at_once_many_times) {
-  for (int round = 0; round < 50; ++round) with_engines(3, {}, [](Engine&) {});
+  for (int round = 0; round < 200; ++round) {
+    Job job(2);
+    run_ranks(2, [&](int rank) {
+      auto engine = job.start(rank);
+      std::this_thread::sleep_for(std::chrono::microseconds((round * 7919 + rank * 104729) % 3000));
+      const auto start = std::chrono::steady_clock::now();
+      engine->shutdown(10s);
+      CHECK(!engine->failed());
+      CHECK(std::chrono::steady_clock::now() - start < 5s);
+    });
+  }
 }
 
 TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {

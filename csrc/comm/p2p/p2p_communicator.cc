@@ -63,7 +63,7 @@ void P2pCommunicator::exchange_small(const Piece& piece, DataType type, ReduceOp
     if (peer != rank_) transport_->send(peer, piece.data, bytes);
   }
   wait();
-  combine_in_rank_order(piece.data, inbox_, piece.count, type, op);
+  combine_in_rank_order(piece.data, inbox_.data(), rank_, size_, piece.count, type, op);
   scale(piece.data, piece.count, type, postscale, op == ReduceOp::average ? size_ : 1);
 }
 
@@ -93,7 +93,7 @@ void P2pCommunicator::reduce_own_slice(const Piece& piece, DataType type, Reduce
   const int64_t begin = slice_begin(piece.count, rank_);
   const int64_t count = slice_begin(piece.count, rank_ + 1) - begin;
   char* own = piece.data + begin * static_cast<int64_t>(size_of(type));
-  combine_in_rank_order(own, inbox, count, type, op);
+  combine_in_rank_order(own, inbox.data(), rank_, size_, count, type, op);
   scale(own, count, type, postscale, op == ReduceOp::average ? size_ : 1);
 }
 
@@ -112,23 +112,6 @@ void P2pCommunicator::post_allgather(const Piece& piece, size_t item) {
   }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) transport_->send(peer, own, own_bytes);
-  }
-}
-
-void P2pCommunicator::combine_in_rank_order(char* own, std::vector<char>& inbox, int64_t count,
-                                            DataType type, ReduceOp op) {
-  const auto bytes = static_cast<size_t>(count) * size_of(type);
-  const auto contribution = [&](int peer) {
-    if (peer == rank_) return own;
-    return inbox.data() + bytes * static_cast<size_t>(peer < rank_ ? peer : peer - 1);
-  };
-  // Partial results go to the inbox (its entries are used once); only the last one goes to `own`.
-  char* partial = contribution(0);
-  for (int peer = 1; peer < size_; ++peer) {
-    char* next = contribution(peer);
-    char* out = peer == size_ - 1 ? own : (next == own ? partial : next);
-    combine(out, partial, next, count, type, op);
-    partial = out;
   }
 }
 

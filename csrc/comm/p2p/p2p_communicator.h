@@ -44,10 +44,6 @@ class P2pCommunicator final : public Communicator {
   void reduce_own_slice(const Piece& piece, DataType type, ReduceOp op, double postscale,
                         std::vector<char>& inbox);
   void post_allgather(const Piece& piece, size_t item);
-  // out = contributions of all ranks in rank order; `own` is this rank's, the others lie back to
-  // back in `inbox` (which is overwritten).
-  void combine_in_rank_order(char* own, std::vector<char>& inbox, int64_t count, DataType type,
-                             ReduceOp op);
   int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }
   void wait();
 

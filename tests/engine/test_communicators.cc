@@ -1,9 +1,13 @@
+// One contract for the backends that exchange data: messages between ranks, and shared memory.
+
 #include "comm/p2p/p2p_communicator.h"
 
+#include <atomic>
 #include <numeric>
 #include <random>
 
 #include "check.h"
+#include "comm/shm/shared_communicator.h"
 #include "thread_ranks.h"
 
 using namespace autotune;
@@ -12,11 +16,22 @@ namespace {
 
 const Progress no_progress = [] {};
 
+std::unique_ptr<Communicator> make_p2p(std::shared_ptr<Mail> mail, int rank) {
+  return std::make_unique<P2pCommunicator>(
+      std::make_unique<ThreadPointToPoint>(std::move(mail), rank), no_progress);
+}
+
+// Run `body` on every rank over every backend.
 void with_communicators(int size, const std::function<void(Communicator&)>& body) {
   auto mail = std::make_shared<Mail>(size);
   run_ranks(size, [&](int rank) {
-    P2pCommunicator communicator(std::make_unique<ThreadPointToPoint>(mail, rank), no_progress);
-    body(communicator);
+    const std::unique_ptr<Communicator> messages = make_p2p(mail, rank);
+    body(*messages);
+    std::string why_not;
+    const std::unique_ptr<Communicator> shared =
+        make_shared_communicator(*messages, no_progress, why_not);
+    CHECK_EQUAL(why_not, "");
+    body(*shared);
   });
 }
 
@@ -92,6 +107,69 @@ TEST(broadcast_reaches_every_rank_from_every_root) {
       }
     });
   }
+}
+
+TEST(many_spans_in_one_call_are_each_reduced) {
+  with_communicators(3, [](Communicator& comm) {
+    std::vector<std::vector<int32_t>> data;
+    std::vector<Span> spans;
+    for (int i = 0; i < 1100; ++i) {
+      data.emplace_back(static_cast<size_t>(i % 97), comm.rank() + i);
+    }
+    for (auto& values : data) spans.push_back({values.data(), int64_t(values.size())});
+    comm.allreduce(spans, DataType::int32, ReduceOp::sum, 1.0);
+    for (int i = 0; i < 1100; ++i) {
+      for (int32_t x : data[size_t(i)]) CHECK_EQUAL(x, 3 + 3 * i);
+    }
+  });
+}
+
+TEST(small_calls_in_a_row_do_not_overtake_each_other) {
+  with_communicators(4, [](Communicator& comm) {
+    for (int i = 0; i < 3000; ++i) {
+      int64_t value = i * 10 + comm.rank();
+      comm.allreduce({{&value, 1}}, DataType::int64, ReduceOp::sum, 1.0);
+      CHECK_EQUAL(value, int64_t{40} * i + 6);
+    }
+  });
+}
+
+TEST(both_backends_give_the_same_float_sums_bit_for_bit) {
+  auto mail = std::make_shared<Mail>(3);
+  run_ranks(3, [&](int rank) {
+    const auto messages = make_p2p(mail, rank);
+    std::string why_not;
+    const auto shared = make_shared_communicator(*messages, no_progress, why_not);
+    for (int64_t count : {5, 3000, 400'000}) {
+      std::mt19937 random(static_cast<unsigned>(rank));
+      std::normal_distribution<float> normal;
+      std::vector<float> a(static_cast<size_t>(count));
+      for (float& x : a) x = normal(random) * 1e3f;
+      std::vector<float> b = a;
+      messages->allreduce({{a.data(), count}}, DataType::float32, ReduceOp::sum, 1.0);
+      shared->allreduce({{b.data(), count}}, DataType::float32, ReduceOp::sum, 1.0);
+      CHECK(a == b);
+    }
+  });
+}
+
+TEST(a_shared_barrier_ends_when_progress_throws) {
+  auto mail = std::make_shared<Mail>(2);
+  run_ranks(2, [&](int rank) {
+    std::string why_not;
+    std::atomic<bool> lost{false};
+    const auto shared = make_shared_communicator(
+        *make_p2p(mail, rank),
+        [&] {
+          if (lost) throw EngineError("rank 1 ended");
+        },
+        why_not);
+    if (rank == 1) return;
+    lost = true;
+    int32_t value = 1;
+    CHECK_THROWS(EngineError, "rank 1 ended",
+                 shared->allreduce({{&value, 1}}, DataType::int32, ReduceOp::sum, 1.0));
+  });
 }
 
 TEST(a_wait_ends_when_progress_throws) {
