@@ -5,11 +5,9 @@
 
 #include "bindings/bind.h"
 #include "bindings/options.h"
+#include "comm/choose.h"
 #include "comm/control/control.h"
 #include "comm/mpi/mpi_point_to_point.h"
-#include "comm/p2p/p2p_communicator.h"
-#include "comm/self/self_communicator.h"
-#include "comm/shm/shared_communicator.h"
 #include "common/log.h"
 #include "engine/engine.h"
 
@@ -34,26 +32,16 @@ std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendez
   return std::make_unique<ControlPlane>(options.rank, options.size, std::move(connections));
 }
 
-std::unique_ptr<Communicator> make_communicator(const Options& options, Progress progress) {
-  if (options.size == 1) return std::make_unique<SelfCommunicator>();
-  auto over_mpi =
-      std::make_unique<P2pCommunicator>(make_mpi_point_to_point(options.mpi_comm), progress);
-  if (!options.one_host) return over_mpi;
-  std::string why_not;
-  auto shared = make_shared_communicator(*over_mpi, progress, why_not);
-  if (shared) return shared;
-  if (options.rank == 0) log(LogLevel::warning, "ranks exchange data by MPI messages: " + why_not);
-  return over_mpi;
-}
-
 std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
                                     const std::string& address) {
   configure_log(static_cast<LogLevel>(options.log_level), options.rank);
   EngineOptions engine_options{options.params, options.thread_affinity,
                                options.stall_warning_seconds, options.stall_shutdown_seconds};
   return std::make_unique<Engine>(
-      engine_options, connect(options, rendezvous, address),
-      [&](Progress progress) { return make_communicator(options, std::move(progress)); });
+      engine_options, connect(options, rendezvous, address), [&](const Progress& progress) {
+        auto transport = options.size > 1 ? make_mpi_point_to_point(options.mpi_comm) : nullptr;
+        return choose_communicator(std::move(transport), options.one_host, progress);
+      });
 }
 
 int64_t enqueue(Engine& engine, const std::string& operation, const std::string& name,

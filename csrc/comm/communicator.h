@@ -17,9 +17,11 @@ namespace autotune {
 // Called again and again while a collective waits; throws EngineError to end the wait.
 using Progress = std::function<void()>;
 
-// A contiguous run of elements that is reduced in place.
+// A contiguous run of elements to reduce; `input` and `output` are the same memory or do not
+// overlap.
 struct Span {
-  void* data;
+  const void* input;
+  void* output;
   int64_t count;
 };
 
@@ -30,12 +32,15 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Reduce every span in place and multiply the result by `postscale` (average: and divide it by
-  // the number of ranks). The spans of a call have the same counts on all ranks. The elements of a
-  // result are combined in rank order, so a result does not depend on how tensors are grouped into
-  // spans, nor spans into calls.
+  // True when many small spans cost no more than one of the same length: packing them is of no use.
+  virtual bool gathers() const { return false; }
+
+  // Multiply every input by `prescale`, reduce over the ranks, multiply by `postscale` (average:
+  // and divide by the number of ranks), write to the outputs. The spans of a call have the same
+  // counts on all ranks. The elements of a result are combined in rank order, so a result does not
+  // depend on how tensors are grouped into spans, nor spans into calls.
   virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                         double postscale) = 0;
+                         double prescale, double postscale) = 0;
 
   // `blocks` holds one block per rank, back to back, of bytes_per_rank[r] bytes; this rank's own
   // block is filled in, the others are received.

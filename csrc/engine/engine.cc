@@ -50,12 +50,13 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> contr
       rank_(control->rank()),
       size_(control->size()),
       control_(std::move(control)),
-      communicator_(make_communicator([this] { progress(); })),
-      executor_(std::make_unique<Executor>(*communicator_)),
       last_stall_check_(Clock::now()),
       params_(options.params),
       steps_(Clock::now()) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, params_);
+  // Making it may already communicate, and so call progress(): all members are there by now.
+  communicator_ = make_communicator([this] { progress(); });
+  executor_ = std::make_unique<Executor>(*communicator_);
   thread_ = std::thread([this] { run(); });
 }
 

@@ -43,7 +43,7 @@ struct EngineOptions {
 };
 
 // Makes the data plane; called once, with what it shall call while it waits.
-using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(Progress)>;
+using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(const Progress&)>;
 
 class Engine {
  public:

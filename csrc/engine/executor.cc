@@ -71,8 +71,9 @@ void Executor::run(const Response& response, const std::vector<TensorEntry*>& en
 
 void Executor::allreduce(const Response& response, const std::vector<TensorEntry*>& entries) {
   const auto item = static_cast<int64_t>(size_of(response.dtype));
+  const bool packing = entries.size() > 1 && !communicator_.gathers();
   const auto packed = [&](const TensorEntry& entry) {
-    return entries.size() > 1 && entry.request.bytes() < in_place_bytes;
+    return packing && entry.request.bytes() < in_place_bytes;
   };
   int64_t packed_bytes = 0;
   for (const TensorEntry* entry : entries) {
@@ -85,20 +86,19 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
     char* next = buffer;
     for (const TensorEntry* entry : entries) {
       const int64_t bytes = entry->request.bytes();
-      char* const place = packed(*entry) ? next : static_cast<char*>(entry->output);
-      copy(place, entry->input, bytes);
-      scale(place, bytes / item, response.dtype, response.prescale);
       if (packed(*entry)) {
+        copy(next, entry->input, bytes);
         next += bytes;
-      } else if (bytes > 0) {
-        spans_.push_back({place, bytes / item});
+      } else {
+        spans_.push_back({entry->input, entry->output, bytes / item});
       }
     }
-    if (packed_bytes > 0) spans_.push_back({buffer, packed_bytes / item});
+    if (packed_bytes > 0) spans_.push_back({buffer, buffer, packed_bytes / item});
   }
   {
     Stopwatch watch(counters_.transfer_ns);
-    communicator_.allreduce(spans_, response.dtype, response.reduce_op, response.postscale);
+    communicator_.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
+                            response.postscale);
   }
   Stopwatch watch(counters_.unpack_ns);
   const char* next = buffer;

@@ -1,7 +1,8 @@
 // Carries out responses: packs tensors into the fusion buffer, calls the communicator, unpacks.
 //
-// Tensors of at least in_place_bytes are reduced where they lie; copying them costs more than the
-// messages that fusing them saves. Smaller ones share the fusion buffer, which grows and is kept.
+// Packing serves communicators whose cost is per message. Tensors of at least in_place_bytes are
+// not packed: copying them costs more than the messages that are saved. A communicator that gathers
+// spans by itself gets all tensors where they lie. The fusion buffer grows and is kept.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,8 @@ TEST(sums_of_any_length_are_exact_on_any_number_of_ranks) {
       for (int64_t count : {0, 1, 2, 3, 7, 64, 1000, 5000, 2'500'001}) {
         std::vector<int64_t> data(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) data[static_cast<size_t>(i)] = i * (comm.rank() + 1);
-        comm.allreduce({{data.data(), count}}, DataType::int64, ReduceOp::sum, 1.0);
+        comm.allreduce({{data.data(), data.data(), count}}, DataType::int64, ReduceOp::sum, 1.0,
+                       1.0);
         const int64_t factor = size * (size + 1) / 2;
         for (int64_t i = 0; i < count; ++i) CHECK_EQUAL(data[static_cast<size_t>(i)], i * factor);
       }
@@ -60,12 +61,12 @@ TEST(float_sums_do_not_depend_on_how_elements_are_grouped) {
     std::vector<float> a(count);
     for (float& x : a) x = normal(random) * 1e3f;
     std::vector<float> b = a;
-    comm.allreduce({{a.data(), count}}, DataType::float32, ReduceOp::sum, 1.0);
+    comm.allreduce({{a.data(), a.data(), count}}, DataType::float32, ReduceOp::sum, 1.0, 1.0);
     std::vector<Span> spans;
     for (int64_t begin = 0, step = 1; begin < count; begin += step, step = step * 2 + 1) {
-      spans.push_back({b.data() + begin, std::min(step, count - begin)});
+      spans.push_back({b.data() + begin, b.data() + begin, std::min(step, count - begin)});
     }
-    comm.allreduce(spans, DataType::float32, ReduceOp::sum, 1.0);
+    comm.allreduce(spans, DataType::float32, ReduceOp::sum, 1.0, 1.0);
     for (int64_t i = 0; i < count; ++i)
       CHECK_EQUAL(a[static_cast<size_t>(i)], b[static_cast<size_t>(i)]);
   });
@@ -74,7 +75,8 @@ TEST(float_sums_do_not_depend_on_how_elements_are_grouped) {
 TEST(average_divides_by_the_number_of_ranks_after_the_factor) {
   with_communicators(3, [](Communicator& comm) {
     std::vector<int32_t> data(10'000, comm.rank() * 3);
-    comm.allreduce({{data.data(), 10'000}}, DataType::int32, ReduceOp::average, 2.0);
+    comm.allreduce({{data.data(), data.data(), 10'000}}, DataType::int32, ReduceOp::average, 1.0,
+                   2.0);
     for (int32_t x : data) CHECK_EQUAL(x, 6);
   });
 }
@@ -116,10 +118,45 @@ TEST(many_spans_in_one_call_are_each_reduced) {
     for (int i = 0; i < 1100; ++i) {
       data.emplace_back(static_cast<size_t>(i % 97), comm.rank() + i);
     }
-    for (auto& values : data) spans.push_back({values.data(), int64_t(values.size())});
-    comm.allreduce(spans, DataType::int32, ReduceOp::sum, 1.0);
+    for (auto& values : data)
+      spans.push_back({values.data(), values.data(), int64_t(values.size())});
+    comm.allreduce(spans, DataType::int32, ReduceOp::sum, 1.0, 1.0);
     for (int i = 0; i < 1100; ++i) {
       for (int32_t x : data[size_t(i)]) CHECK_EQUAL(x, 3 + 3 * i);
+    }
+  });
+}
+
+TEST(inputs_stay_as_they_are_where_outputs_lie_elsewhere) {
+  with_communicators(3, [](Communicator& comm) {
+    for (int64_t count : {10, 1'000'003}) {
+      std::vector<double> in(static_cast<size_t>(count), comm.rank() + 1), out(in.size(), -1);
+      comm.allreduce({{in.data(), out.data(), count}}, DataType::float64, ReduceOp::sum, 2.0, 0.25);
+      for (double x : out) CHECK_EQUAL(x, 3.0);
+      for (double x : in) CHECK_EQUAL(x, comm.rank() + 1.0);
+    }
+  });
+}
+
+TEST(calls_of_all_lengths_and_types_in_a_row_do_not_disturb_each_other) {
+  with_communicators(4, [](Communicator& comm) {
+    std::mt19937 random(5);  // the same sequence on all ranks
+    for (int i = 0; i < 150; ++i) {
+      const auto count = static_cast<int64_t>(random() % 3 ? random() % 3000 : random() % 700'000);
+      if (random() % 2) {
+        std::vector<int8_t> data(static_cast<size_t>(count), int8_t(comm.rank()));
+        comm.allreduce({{data.data(), data.data(), count}}, DataType::int8, ReduceOp::sum, 1.0,
+                       1.0);
+        for (int8_t x : data) CHECK_EQUAL(int(x), 6);
+      } else {
+        std::vector<int64_t> data(static_cast<size_t>(count), comm.rank() + i);
+        comm.allreduce({{data.data(), data.data(), count}}, DataType::int64, ReduceOp::max, 1.0,
+                       1.0);
+        for (int64_t x : data) CHECK_EQUAL(x, 3 + i);
+      }
+      std::vector<int32_t> sent(static_cast<size_t>(count), comm.rank() == i % 4 ? i : -1);
+      comm.broadcast(sent.data(), count * 4, i % 4);
+      for (int32_t x : sent) CHECK_EQUAL(x, i);
     }
   });
 }
@@ -128,7 +165,7 @@ TEST(small_calls_in_a_row_do_not_overtake_each_other) {
   with_communicators(4, [](Communicator& comm) {
     for (int i = 0; i < 3000; ++i) {
       int64_t value = i * 10 + comm.rank();
-      comm.allreduce({{&value, 1}}, DataType::int64, ReduceOp::sum, 1.0);
+      comm.allreduce({{&value, &value, 1}}, DataType::int64, ReduceOp::sum, 1.0, 1.0);
       CHECK_EQUAL(value, int64_t{40} * i + 6);
     }
   });
@@ -146,8 +183,9 @@ TEST(both_backends_give_the_same_float_sums_bit_for_bit) {
       std::vector<float> a(static_cast<size_t>(count));
       for (float& x : a) x = normal(random) * 1e3f;
       std::vector<float> b = a;
-      messages->allreduce({{a.data(), count}}, DataType::float32, ReduceOp::sum, 1.0);
-      shared->allreduce({{b.data(), count}}, DataType::float32, ReduceOp::sum, 1.0);
+      messages->allreduce({{a.data(), a.data(), count}}, DataType::float32, ReduceOp::sum, 1.0,
+                          1.0);
+      shared->allreduce({{b.data(), b.data(), count}}, DataType::float32, ReduceOp::sum, 1.0, 1.0);
       CHECK(a == b);
     }
   });
@@ -167,8 +205,9 @@ TEST(a_shared_barrier_ends_when_progress_throws) {
     if (rank == 1) return;
     lost = true;
     int32_t value = 1;
-    CHECK_THROWS(EngineError, "rank 1 ended",
-                 shared->allreduce({{&value, 1}}, DataType::int32, ReduceOp::sum, 1.0));
+    CHECK_THROWS(
+        EngineError, "rank 1 ended",
+        shared->allreduce({{&value, &value, 1}}, DataType::int32, ReduceOp::sum, 1.0, 1.0));
   });
 }
 
@@ -180,5 +219,5 @@ TEST(a_wait_ends_when_progress_throws) {
   });
   int32_t value = 1;
   CHECK_THROWS(EngineError, "rank 1 ended",
-               alone.allreduce({{&value, 1}}, DataType::int32, ReduceOp::sum, 1.0));
+               alone.allreduce({{&value, &value, 1}}, DataType::int32, ReduceOp::sum, 1.0, 1.0));
 }

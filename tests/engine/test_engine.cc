@@ -4,6 +4,7 @@
 #include <random>
 
 #include "check.h"
+#include "comm/self/self_communicator.h"
 #include "thread_ranks.h"
 
 using namespace autotune;
@@ -26,15 +27,17 @@ void wait(Engine& engine, int64_t handle) {
   engine.release(handle);
 }
 
-// Start an engine per rank, run `body`, shut down together.
+// Start an engine per rank, run `body`, shut down together; over shared memory and over messages.
 void with_engines(int size, EngineOptions options, const std::function<void(Engine&)>& body) {
-  Job job(size, options);
-  run_ranks(size, [&](int rank) {
-    auto engine = job.start(rank);
-    body(*engine);
-    engine->shutdown(10s);
-    CHECK(!engine->failed());
-  });
+  for (bool one_host : {true, false}) {
+    Job job(size, options, one_host);
+    run_ranks(size, [&](int rank) {
+      auto engine = job.start(rank);
+      body(*engine);
+      engine->shutdown(10s);
+      CHECK(!engine->failed());
+    });
+  }
 }
 
 }  // namespace
@@ -122,6 +125,7 @@ TEST(a_mismatch_fails_on_every_rank_and_the_engine_goes_on) {
 TEST(parameters_change_between_steps_on_all_ranks_and_never_touch_a_result) {
   // Case T12: the threshold changes every step with 20 operations in flight.
   std::array<std::atomic<int64_t>, 60> thresholds{};
+  for (auto& threshold : thresholds) threshold = 0;
   with_engines(3, {}, [&](Engine& engine) {
     std::mt19937 random(1);
     for (int step = 0; step < 60; ++step) {
@@ -241,7 +245,7 @@ TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
     std::vector<std::unique_ptr<Connection>> connections;
     connections.push_back(connect_to(rendezvous.address(), 1, 20s));
     Engine engine({}, std::make_unique<ControlPlane>(1, 2, std::move(connections)),
-                  [](Progress) { return std::make_unique<SelfCommunicator>(); });
+                  [](const Progress&) { return std::make_unique<SelfCommunicator>(); });
     engine.shutdown(200ms);
     CHECK(engine.failed());
   });

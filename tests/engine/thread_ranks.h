@@ -11,10 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "comm/choose.h"
 #include "comm/control/control.h"
-#include "comm/p2p/p2p_communicator.h"
 #include "comm/p2p/point_to_point.h"
-#include "comm/self/self_communicator.h"
 #include "common/errors.h"
 #include "engine/engine.h"
 
@@ -113,8 +112,8 @@ class ThreadPointToPoint final : public PointToPoint {
 // Engines for all ranks of one job, each used by its own thread.
 class Job {
  public:
-  explicit Job(int size, EngineOptions options = {})
-      : size_(size), options_(options), mail_(std::make_shared<Mail>(size)) {}
+  explicit Job(int size, EngineOptions options = {}, bool one_host = true)
+      : size_(size), options_(options), one_host_(one_host), mail_(std::make_shared<Mail>(size)) {}
 
   // Collective: call from all rank threads at once.
   std::unique_ptr<Engine> start(int rank) {
@@ -126,17 +125,17 @@ class Job {
       connections.push_back(connect_to(rendezvous_.address(), rank, seconds(20)));
     }
     auto control = std::make_unique<ControlPlane>(rank, size_, std::move(connections));
-    return std::make_unique<Engine>(
-        options_, std::move(control), [&](Progress progress) -> std::unique_ptr<Communicator> {
-          if (size_ == 1) return std::make_unique<SelfCommunicator>();
-          return std::make_unique<P2pCommunicator>(
-              std::make_unique<ThreadPointToPoint>(mail_, rank), std::move(progress));
-        });
+    return std::make_unique<Engine>(options_, std::move(control), [&](const Progress& progress) {
+      std::unique_ptr<PointToPoint> transport;
+      if (size_ > 1) transport = std::make_unique<ThreadPointToPoint>(mail_, rank);
+      return choose_communicator(std::move(transport), one_host_, progress);
+    });
   }
 
  private:
   int size_;
   EngineOptions options_;
+  bool one_host_;
   std::shared_ptr<Mail> mail_;
   Rendezvous rendezvous_;
 };

@@ -1,6 +1,7 @@
 #include "comm/p2p/p2p_communicator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "comm/p2p/backoff.h"
@@ -29,21 +30,25 @@ void P2pCommunicator::wait() {
 }
 
 void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                                double postscale) {
-  const size_t item = size_of(type);
-  const auto piece_count = std::max<int64_t>(piece_bytes / static_cast<int64_t>(item), 1);
+                                double prescale, double postscale) {
+  const auto item = static_cast<int64_t>(size_of(type));
+  const int64_t piece_count = std::max<int64_t>(piece_bytes / item, 1);
   for (const Span& span : spans) {
+    if (span.output != span.input && span.count > 0) {
+      std::memcpy(span.output, span.input, static_cast<size_t>(span.count * item));
+    }
+    scale(span.output, span.count, type, prescale);
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
-      const Piece piece{static_cast<char*>(span.data) + begin * static_cast<int64_t>(item),
+      const Piece piece{static_cast<char*>(span.output) + begin * item,
                         std::min(piece_count, span.count - begin)};
-      if (piece.count * static_cast<int64_t>(item) <= small_piece_bytes) {
+      if (piece.count * item <= small_piece_bytes) {
         exchange_small(piece, type, op, postscale);
         continue;
       }
-      post_reduce_scatter(piece, item, inbox_);
+      post_reduce_scatter(piece, static_cast<size_t>(item), inbox_);
       wait();
       reduce_own_slice(piece, type, op, postscale, inbox_);
-      post_allgather(piece, item);
+      post_allgather(piece, static_cast<size_t>(item));
       wait();
     }
   }

@@ -1,12 +1,19 @@
 #include "comm/self/self_communicator.h"
 
+#include <cstring>
+
 #include "common/reduce.h"
 
 namespace autotune {
 
 void SelfCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp /*op*/,
-                                 double postscale) {
-  for (const Span& span : spans) scale(span.data, span.count, type, postscale);
+                                 double prescale, double postscale) {
+  for (const Span& span : spans) {
+    const size_t bytes = static_cast<size_t>(span.count) * size_of(type);
+    if (span.output != span.input && bytes > 0) std::memcpy(span.output, span.input, bytes);
+    scale(span.output, span.count, type, prescale);
+    scale(span.output, span.count, type, postscale);
+  }
 }
 
 void SelfCommunicator::allgather(void* /*blocks*/, const std::vector<int64_t>& /*bytes_per_rank*/) {

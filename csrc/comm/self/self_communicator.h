@@ -9,7 +9,8 @@ class SelfCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
+  bool gathers() const override { return true; }
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;

@@ -1,13 +1,8 @@
 #include "comm/shm/shared_communicator.h"
 
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "common/errors.h"
@@ -17,221 +12,221 @@ namespace autotune {
 
 namespace {
 
-constexpr int64_t slot_bytes = 32 << 10;
-constexpr size_t max_spans = 480;
-// Contributions are combined while they are in the second-level cache.
-constexpr int64_t chunk_bytes = 128 << 10;
-constexpr uint64_t probe_value = 0x6876642d6175746f;
+// Half of a usual second-level cache; 64 KiB - 1 MiB make no difference on 2 ranks (measured),
+// larger ones mean fewer barriers where ranks share cores.
+constexpr int64_t usual_slot_bytes = 512 << 10;
+// A container's /dev/shm may have 64 MB in all.
+constexpr int64_t most_bytes = 24 << 20;
+constexpr int64_t small_bytes = 16 << 10;
+constexpr int64_t cache_line = 64;
+
+int64_t slice_bytes_for(int size) {
+  const int64_t slot = std::min(usual_slot_bytes, most_bytes / (2 * size));
+  return std::max(slot / size / cache_line * cache_line, cache_line);
+}
+
+int64_t slot_bytes_for(int size) { return std::max(slice_bytes_for(size) * size, small_bytes); }
 
 }  // namespace
 
-struct SharedCommunicator::Board {
-  std::array<uint64_t, max_spans> addresses;
+class SharedCommunicator::Stream {
+ public:
+  Stream(const std::vector<Span>& spans, DataType type)
+      : spans_(spans), item_(static_cast<int64_t>(size_of(type))) {
+    ends_.reserve(spans.size());
+    for (const Span& span : spans) ends_.push_back(count() + span.count);
+  }
+
+  int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
+  int64_t item() const { return item_; }
+
+  // act(input, output, elements, elements before it in [begin, end)) for each contiguous part.
+  template <typename Act>
+  void for_each_part(int64_t begin, int64_t end, Act&& act) const {
+    auto i =
+        static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin());
+    for (int64_t at = begin; at < end; ++i) {
+      const int64_t offset = (at - (ends_[i] - spans_[i].count)) * item_;
+      const int64_t length = std::min(end, ends_[i]) - at;
+      if (length > 0) {
+        act(static_cast<const char*>(spans_[i].input) + offset,
+            static_cast<char*>(spans_[i].output) + offset, length, at - begin);
+      }
+      at += length;
+    }
+  }
+
+  void read(int64_t begin, int64_t end, char* to) const {
+    for_each_part(begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
+      std::memcpy(to + before * item_, input, static_cast<size_t>(length * item_));
+    });
+  }
+
+  void write(int64_t begin, int64_t end, const char* from) const {
+    for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t before) {
+      std::memcpy(output, from + before * item_, static_cast<size_t>(length * item_));
+    });
+  }
+
+ private:
+  const std::vector<Span>& spans_;
+  int64_t item_;
+  std::vector<int64_t> ends_;
 };
 
-// Layout: barrier slots, boards, then two small-payload slots per rank.
+// Layout: barrier slots, then two slots per rank.
 int64_t SharedCommunicator::segment_bytes(int size) {
-  const int64_t per_rank =
-      static_cast<int64_t>(sizeof(BarrierSlot) + sizeof(Board)) + 2 * slot_bytes;
-  return per_rank * size;
+  return (static_cast<int64_t>(sizeof(BarrierSlot)) + 2 * slot_bytes_for(size)) * size;
 }
 
-SharedCommunicator::SharedCommunicator(std::unique_ptr<Segment> segment, int rank,
-                                       std::vector<Peer> peers, Progress progress)
+SharedCommunicator::SharedCommunicator(std::unique_ptr<Segment> segment, int rank, int size,
+                                       Progress progress)
     : segment_(std::move(segment)),
       rank_(rank),
-      size_(static_cast<int>(peers.size())),
-      peers_(std::move(peers)),
+      size_(size),
+      slot_bytes_(slot_bytes_for(size)),
+      slice_bytes_(slice_bytes_for(size)),
       progress_(std::move(progress)),
       barrier_(reinterpret_cast<BarrierSlot*>(segment_->data()), rank_, size_) {}
 
-SharedCommunicator::Board& SharedCommunicator::board(int rank) const {
-  char* boards = segment_->data() + sizeof(BarrierSlot) * static_cast<size_t>(size_);
-  return reinterpret_cast<Board*>(boards)[rank];
-}
-
 char* SharedCommunicator::slot(int rank, int parity) const {
-  char* slots =
-      segment_->data() + (sizeof(BarrierSlot) + sizeof(Board)) * static_cast<size_t>(size_);
-  return slots + (static_cast<int64_t>(rank) * 2 + parity) * slot_bytes;
+  char* slots = segment_->data() + sizeof(BarrierSlot) * static_cast<size_t>(size_);
+  return slots + (static_cast<int64_t>(rank) * 2 + parity) * slot_bytes_;
 }
 
-void SharedCommunicator::read(int peer, void* to, uint64_t from, int64_t bytes) {
-  auto* next = static_cast<char*>(to);
-  while (bytes > 0) {
-    const iovec local{next, static_cast<size_t>(bytes)};
-    const iovec remote{reinterpret_cast<void*>(from), static_cast<size_t>(bytes)};
-    const ssize_t n =
-        ::process_vm_readv(peers_[static_cast<size_t>(peer)].pid, &local, 1, &remote, 1, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      progress_();  // tells if the rank has died
-      throw EngineError("reading the memory of local rank " + std::to_string(peer) +
-                        " failed: " + std::strerror(errno));
-    }
-    next += n;
-    from += static_cast<uint64_t>(n);
-    bytes -= n;
-  }
-}
-
-bool SharedCommunicator::probe() {
-  const uint64_t own = probe_value + static_cast<uint64_t>(rank_);
-  board(rank_).addresses[0] = reinterpret_cast<uint64_t>(&own);
-  barrier();
-  bool readable = true;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    uint64_t seen = 0;
-    const iovec local{&seen, sizeof seen};
-    const iovec remote{reinterpret_cast<void*>(board(peer).addresses[0]), sizeof seen};
-    const ssize_t n =
-        ::process_vm_readv(peers_[static_cast<size_t>(peer)].pid, &local, 1, &remote, 1, 0);
-    readable = readable && n == sizeof seen && seen == probe_value + static_cast<uint64_t>(peer);
-  }
-  barrier();
-  return readable;
+char* SharedCommunicator::slice(int rank, int parity, int of_rank) const {
+  return slot(rank, parity) + slice_bytes_ * of_rank;
 }
 
 void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                                   double postscale) {
-  int64_t count = 0;
-  for (const Span& span : spans) count += span.count;
-  if (count == 0) return;
-  if (count * static_cast<int64_t>(size_of(type)) <= slot_bytes) {
-    return allreduce_small(spans, count, type, op, postscale);
-  }
-  for (size_t begin = 0; begin < spans.size(); begin += max_spans) {
-    allreduce_large(&spans[begin], std::min(max_spans, spans.size() - begin), type, op, postscale);
+                                   double prescale, double postscale) {
+  const Stream stream(spans, type);
+  const Arithmetic arithmetic{type, op, prescale, postscale};
+  if (stream.count() * stream.item() <= small_bytes) return allreduce_small(stream, arithmetic);
+  const int64_t chunk_count = slice_bytes_ / stream.item() * size_;
+  const auto chunk_at = [&](int64_t begin) {
+    next_parity();
+    return Chunk{begin, std::min(chunk_count, stream.count() - begin), parity_};
+  };
+  Chunk chunk = chunk_at(0);
+  copy_in(stream, chunk, arithmetic);
+  barrier();
+  while (true) {
+    reduce_own_slice(stream, chunk, arithmetic);
+    const int64_t next_begin = chunk.begin + chunk.count;
+    const bool is_last = next_begin == stream.count();
+    const Chunk next = is_last ? chunk : chunk_at(next_begin);
+    if (!is_last) copy_in(stream, next, arithmetic);
+    barrier();
+    copy_out(stream, chunk);
+    if (is_last) return;
+    chunk = next;
   }
 }
 
-// The slot is free again after the barrier of the next small call: two slots per rank are enough.
-void SharedCommunicator::allreduce_small(const std::vector<Span>& spans, int64_t count,
-                                         DataType type, ReduceOp op, double postscale) {
-  parity_ = 1 - parity_;
-  char* next = slot(rank_, parity_);
-  for (const Span& span : spans) {
-    const size_t bytes = static_cast<size_t>(span.count) * size_of(type);
-    std::memcpy(next, span.data, bytes);
-    next += bytes;
-  }
+void SharedCommunicator::allreduce_small(const Stream& stream, const Arithmetic& arithmetic) {
+  if (stream.count() == 0) return;
+  next_parity();
+  char* own = slot(rank_, parity_);
+  stream.read(0, stream.count(), own);
+  scale(own, stream.count(), arithmetic.type, arithmetic.prescale);
   barrier();
-  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(slot_bytes)));
+  scratch_.resize(static_cast<size_t>(small_bytes));
+  char* sum = scratch_.data();
   const char* partial = slot(0, parity_);
   for (int peer = 1; peer < size_; ++peer) {
-    combine(inbox_.data(), partial, slot(peer, parity_), count, type, op);
-    partial = inbox_.data();
+    combine(sum, partial, slot(peer, parity_), stream.count(), arithmetic.type, arithmetic.op);
+    partial = sum;
   }
-  scale(inbox_.data(), count, type, postscale, op == ReduceOp::average ? size_ : 1);
-  const char* result = inbox_.data();
-  for (const Span& span : spans) {
-    const size_t bytes = static_cast<size_t>(span.count) * size_of(type);
-    std::memcpy(span.data, result, bytes);
-    result += bytes;
-  }
+  scale(sum, stream.count(), arithmetic.type, arithmetic.postscale,
+        arithmetic.op == ReduceOp::average ? size_ : 1);
+  stream.write(0, stream.count(), sum);
 }
 
-namespace {
-
-// The part of elements [begin, end) of all spans together that lies in each span.
-template <typename Act>
-void for_each_part(const Span* spans, size_t span_count, int64_t begin, int64_t end, Act&& act) {
-  int64_t first = 0;
-  for (size_t i = 0; i < span_count && first < end; first += spans[i].count, ++i) {
-    const int64_t from = std::max(begin, first), to = std::min(end, first + spans[i].count);
-    if (from < to) act(i, from - first, to - from);
-  }
-}
-
-int64_t total_count(const Span* spans, size_t span_count) {
-  return std::accumulate(spans, spans + span_count, int64_t{0},
-                         [](int64_t sum, const Span& span) { return sum + span.count; });
-}
-
-}  // namespace
-
-void SharedCommunicator::allreduce_large(const Span* spans, size_t span_count, DataType type,
-                                         ReduceOp op, double postscale) {
-  Board& own = board(rank_);
-  for (size_t i = 0; i < span_count; ++i) {
-    own.addresses[i] = reinterpret_cast<uint64_t>(spans[i].data);
-  }
-  barrier();  // all inputs are there
-  reduce_slice(spans, span_count, type, op, postscale);
-  barrier();  // all slices are finished
-  const int64_t count = total_count(spans, span_count);
-  const auto item = static_cast<int64_t>(size_of(type));
+void SharedCommunicator::copy_in(const Stream& stream, const Chunk& chunk,
+                                 const Arithmetic& arithmetic) {
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
-    for_each_part(spans, span_count, count * peer / size_, count * (peer + 1) / size_,
-                  [&](size_t span, int64_t offset, int64_t length) {
-                    read(peer, static_cast<char*>(spans[span].data) + offset * item,
-                         board(peer).addresses[span] + static_cast<uint64_t>(offset * item),
-                         length * item);
-                  });
+    const int64_t begin = slice_begin(chunk, peer), end = slice_begin(chunk, peer + 1);
+    char* to = slice(rank_, chunk.parity, peer);
+    stream.read(begin, end, to);
+    scale(to, end - begin, arithmetic.type, arithmetic.prescale);
   }
-  barrier();  // nobody reads this rank's memory any more
 }
 
-void SharedCommunicator::reduce_slice(const Span* spans, size_t span_count, DataType type,
-                                      ReduceOp op, double postscale) {
-  const int64_t count = total_count(spans, span_count);
-  const auto item = static_cast<int64_t>(size_of(type));
-  const int64_t chunk = chunk_bytes / item;
-  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(chunk_bytes * (size_ - 1))));
-  for_each_part(spans, span_count, count * rank_ / size_, count * (rank_ + 1) / size_,
-                [&](size_t span, int64_t offset, int64_t length) {
-                  for (int64_t done = 0; done < length; done += chunk) {
-                    const int64_t at = (offset + done) * item;
-                    reduce_chunk(static_cast<char*>(spans[span].data) + at, span, at,
-                                 std::min(chunk, length - done), type, op, postscale);
-                  }
-                });
+void SharedCommunicator::reduce_own_slice(const Stream& stream, const Chunk& chunk,
+                                          const Arithmetic& arithmetic) {
+  const int64_t begin = slice_begin(chunk, rank_), end = slice_begin(chunk, rank_ + 1);
+  char* const sum = slice(rank_, chunk.parity, rank_);
+  stream.for_each_part(
+      begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
+        const int64_t at = before * stream.item();
+        const auto bytes = static_cast<size_t>(length * stream.item());
+        const char* own = input;
+        if (arithmetic.prescale != 1.0) {
+          scratch_.assign(input, input + bytes);
+          scale(scratch_.data(), length, arithmetic.type, arithmetic.prescale);
+          own = scratch_.data();
+        }
+        const auto contribution = [&](int peer) {
+          return peer == rank_ ? own : slice(peer, chunk.parity, rank_) + at;
+        };
+        const char* partial = contribution(0);
+        for (int peer = 1; peer < size_; ++peer) {
+          combine(sum + at, partial, contribution(peer), length, arithmetic.type, arithmetic.op);
+          partial = sum + at;
+        }
+        scale(sum + at, length, arithmetic.type, arithmetic.postscale,
+              arithmetic.op == ReduceOp::average ? size_ : 1);
+        std::memcpy(output, sum + at, bytes);
+      });
 }
 
-void SharedCommunicator::reduce_chunk(char* own, size_t span, int64_t offset_bytes, int64_t count,
-                                      DataType type, ReduceOp op, double postscale) {
-  const int64_t bytes = count * static_cast<int64_t>(size_of(type));
-  const auto inbox_of = [&](int peer) {
-    return inbox_.data() + bytes * (peer < rank_ ? peer : peer - 1);
-  };
+void SharedCommunicator::copy_out(const Stream& stream, const Chunk& chunk) {
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
-    read(peer, inbox_of(peer), board(peer).addresses[span] + static_cast<uint64_t>(offset_bytes),
-         bytes);
+    stream.write(slice_begin(chunk, peer), slice_begin(chunk, peer + 1),
+                 slice(peer, chunk.parity, peer));
   }
-  combine_in_rank_order(own, inbox_.data(), rank_, size_, count, type, op);
-  scale(own, count, type, postscale, op == ReduceOp::average ? size_ : 1);
 }
 
 void SharedCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) {
-  board(rank_).addresses[0] = reinterpret_cast<uint64_t>(blocks);
-  barrier();
-  int64_t offset = 0;
-  for (int peer = 0; peer < size_; ++peer) {
-    const int64_t bytes = bytes_per_rank[static_cast<size_t>(peer)];
-    if (peer != rank_) {
-      read(peer, static_cast<char*>(blocks) + offset,
-           board(peer).addresses[0] + static_cast<uint64_t>(offset), bytes);
-    }
-    offset += bytes;
+  std::vector<char*> block(static_cast<size_t>(size_), static_cast<char*>(blocks));
+  for (size_t peer = 1; peer < block.size(); ++peer) {
+    block[peer] = block[peer - 1] + bytes_per_rank[peer - 1];
   }
-  barrier();
+  const int64_t longest = *std::max_element(bytes_per_rank.begin(), bytes_per_rank.end());
+  for (int64_t begin = 0; begin < longest; begin += slot_bytes_) {
+    const auto part = [&](int rank) {
+      const int64_t left = bytes_per_rank[static_cast<size_t>(rank)] - begin;
+      return static_cast<size_t>(std::clamp<int64_t>(left, 0, slot_bytes_));
+    };
+    next_parity();
+    const auto own = static_cast<size_t>(rank_);
+    if (part(rank_) > 0) std::memcpy(slot(rank_, parity_), block[own] + begin, part(rank_));
+    barrier();
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_ || part(peer) == 0) continue;
+      std::memcpy(block[static_cast<size_t>(peer)] + begin, slot(peer, parity_), part(peer));
+    }
+  }
 }
 
 void SharedCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
-  if (rank_ == root_rank) board(rank_).addresses[0] = reinterpret_cast<uint64_t>(data);
-  barrier();
-  if (rank_ != root_rank) read(root_rank, data, board(root_rank).addresses[0], bytes);
-  barrier();
+  for (int64_t begin = 0; begin < bytes; begin += slot_bytes_) {
+    char* const part = static_cast<char*>(data) + begin;
+    const auto length = static_cast<size_t>(std::min(slot_bytes_, bytes - begin));
+    next_parity();
+    if (rank_ == root_rank) std::memcpy(slot(rank_, parity_), part, length);
+    barrier();
+    if (rank_ != root_rank) std::memcpy(part, slot(root_rank, parity_), length);
+  }
 }
 
 namespace {
 
 // What a rank tells the others while they agree; fixed size, so that it travels by allgather.
 struct Introduction {
-  int32_t pid;
   int32_t works;
   std::array<char, 64> segment_name;
 };
@@ -244,52 +239,40 @@ std::vector<Introduction> introduce(Communicator& base, const Introduction& own)
   return all;
 }
 
-bool all_work(Communicator& base, bool works) {
-  Introduction own{};
-  own.works = works;
-  const std::vector<Introduction> all = introduce(base, own);
-  return std::all_of(all.begin(), all.end(), [](const auto& rank) { return rank.works != 0; });
+// Rank 0's segment or nullptr; on the other ranks nullptr.
+std::unique_ptr<Segment> create_on_rank_0(Communicator& base, int64_t bytes, std::string& why_not) {
+  if (base.rank() != 0) return nullptr;
+  try {
+    return Segment::create(bytes);
+  } catch (const EngineError& error) {
+    why_not = error.what();
+    return nullptr;
+  }
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const Progress& progress,
                                                        std::string& why_not) {
-#ifdef PR_SET_PTRACER
-  // Where Yama restricts reading another process to its parents, this process allows it.
-  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-#endif
-  std::unique_ptr<Segment> segment;
-  Introduction own{static_cast<int32_t>(::getpid()), 1, {}};
   const int64_t bytes = SharedCommunicator::segment_bytes(base.size());
+  std::unique_ptr<Segment> segment = create_on_rank_0(base, bytes, why_not);
+  Introduction own{segment != nullptr, {}};
+  if (segment) segment->name().copy(own.segment_name.data(), own.segment_name.size() - 1);
+  const Introduction first = introduce(base, own)[0];
   try {
-    if (base.rank() == 0) segment = Segment::create(bytes);
-    if (segment)
-      std::strncpy(own.segment_name.data(), segment->name().c_str(), own.segment_name.size() - 1);
+    if (first.works && !segment) segment = Segment::attach(first.segment_name.data(), bytes);
   } catch (const EngineError& error) {
     why_not = error.what();
-    own.works = 0;
   }
+  own.works = segment != nullptr;
   const std::vector<Introduction> all = introduce(base, own);
-  std::vector<SharedCommunicator::Peer> peers;
-  for (const Introduction& rank : all) peers.push_back({rank.pid});
-  try {
-    if (all[0].works && !segment) segment = Segment::attach(all[0].segment_name.data(), bytes);
-  } catch (const EngineError& error) {
-    why_not = error.what();
-  }
-  if (!all_work(base, segment != nullptr)) {
-    if (why_not.empty()) why_not = "another rank cannot map shared memory";
+  if (!std::all_of(all.begin(), all.end(), [](const auto& rank) { return rank.works != 0; })) {
+    if (why_not.empty()) why_not = "another rank cannot map the shared memory of rank 0";
     return nullptr;
   }
   segment->unlink();
-  auto shared =
-      std::make_unique<SharedCommunicator>(std::move(segment), base.rank(), peers, progress);
-  if (!all_work(base, shared->probe())) {
-    why_not = "process_vm_readv is not permitted between the ranks";
-    return nullptr;
-  }
-  return shared;
+  return std::make_unique<SharedCommunicator>(std::move(segment), base.rank(), base.size(),
+                                              progress);
 }
 
 }  // namespace autotune

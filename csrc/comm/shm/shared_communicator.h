@@ -1,24 +1,24 @@
-// Collectives among the ranks of one host without a message: every rank reads what it needs from
-// the other ranks' memory.
+// Collectives among the ranks of one host through shared memory.
 //
-//   small   each rank copies its elements to a slot in shared memory; after one barrier everybody
-//   combines
-//           all slots
-//   large   each rank posts the addresses of its spans; after a barrier it reads its *slice* of
-//   every
-//           other rank's spans in chunks that stay in the cache (process_vm_readv) and combines
-//           them; after another barrier it reads the finished slices; after a last one memory is
-//           the callers' again
+// Every rank has a *slot* of shared memory, twice (parity 0 and 1). Data stream through the slots
+// in *chunks* that stay in the second-level cache, so that main memory is read and written once:
 //
-// Three barriers for any number of spans. Contributions are combined in rank order, so results are
-// bit for bit those of the p2p backend.
+//   allreduce   chunk by chunk, cut into one *slice* per rank: each rank copies the others' slices
+//   of its
+//               own data into its slot; combines its own slice out of all slots; copies the
+//               finished slices of the others out. The copy in of the next chunk is done before the
+//               barrier that ends this one: one barrier per chunk.
+//   small       what fits into one slice of the cache is copied whole by everybody, combined by
+//   everybody:
+//               one barrier
 //
-// Containers may forbid process_vm_readv or have next to no /dev/shm: `make_shared_communicator`
-// tries both, on all ranks together, and tells why it could not.
+// Why the slots may be used again without another barrier: a rank writes the slices of others and
+// its own slice in different regions, fixed for the segment; it fills parity p again only after a
+// barrier that every rank reaches after it has read parity p. The parity goes on from call to call.
+//
+// Contributions are combined in rank order, so results are bit for bit those of the p2p backend.
+// Tensors are read and written where they lie: fusing them costs no copy of its own.
 #pragma once
-
-#include <sys/types.h>
-#include <sys/uio.h>
 
 #include <memory>
 #include <string>
@@ -31,54 +31,59 @@ namespace autotune {
 
 class SharedCommunicator final : public Communicator {
  public:
-  struct Peer {
-    pid_t pid;
-  };
-
-  SharedCommunicator(std::unique_ptr<Segment> segment, int rank, std::vector<Peer> peers,
-                     Progress progress);
+  SharedCommunicator(std::unique_ptr<Segment> segment, int rank, int size, Progress progress);
 
   // Bytes of the segment that `size` ranks need.
   static int64_t segment_bytes(int size);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
+  bool gathers() const override { return true; }
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
 
-  // True when this rank can read every peer's memory (collective).
-  bool probe();
-
  private:
-  struct Board;  // addresses that a rank posts
+  class Stream;  // the elements of all spans, one after the other
+  struct Chunk {
+    int64_t begin;
+    int64_t count;
+    int parity;
+  };
+  struct Arithmetic {
+    DataType type;
+    ReduceOp op;
+    double prescale;
+    double postscale;
+  };
 
-  Board& board(int rank) const;
   char* slot(int rank, int parity) const;
+  char* slice(int rank, int parity, int of_rank) const;
   void barrier() { barrier_.wait(progress_); }
-  void allreduce_small(const std::vector<Span>& spans, int64_t count, DataType type, ReduceOp op,
-                       double postscale);
-  void allreduce_large(const Span* spans, size_t span_count, DataType type, ReduceOp op,
-                       double postscale);
-  void reduce_slice(const Span* spans, size_t span_count, DataType type, ReduceOp op,
-                    double postscale);
-  void reduce_chunk(char* own, size_t span, int64_t offset_bytes, int64_t count, DataType type,
-                    ReduceOp op, double postscale);
-  void read(int peer, void* to, uint64_t from, int64_t bytes);
+  void next_parity() { parity_ = 1 - parity_; }
+  void allreduce_small(const Stream& stream, const Arithmetic& arithmetic);
+  void copy_in(const Stream& stream, const Chunk& chunk, const Arithmetic& arithmetic);
+  void reduce_own_slice(const Stream& stream, const Chunk& chunk, const Arithmetic& arithmetic);
+  void copy_out(const Stream& stream, const Chunk& chunk);
+  int64_t slice_begin(const Chunk& chunk, int rank) const {
+    return chunk.begin + chunk.count * rank / size_;
+  }
 
   std::unique_ptr<Segment> segment_;
   int rank_;
   int size_;
-  std::vector<Peer> peers_;
+  int64_t slot_bytes_;
+  int64_t slice_bytes_;
   Progress progress_;
   Barrier barrier_;
   int parity_ = 0;
-  std::vector<char> inbox_;
+  std::vector<char> scratch_;
 };
 
 // Share memory among all ranks of `base` (one host); `base` is used to agree and is not kept.
-// Returns nullptr, on all ranks, with the reason in `why_not`.
+// Returns nullptr, on all ranks, with the reason in `why_not`, where the host has too little shared
+// memory.
 std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const Progress& progress,
                                                        std::string& why_not);
 
