@@ -3,11 +3,11 @@
 ::
 
     AutotuneError
-    ├── InvalidSettingError (also ValueError)   a setting outside its domain: variable, value, unit, range
-    ├── LogError                                a trial log cannot be opened, read or written
-    │   ├── LogBusyError                        another live job writes to it (host and process named)
-    │   └── NoAnswerError                       the log holds no trial that could be the answer
-    └── ProtocolError                           the other side of the service's pipe broke the contract
+    ├── InvalidSettingError (a ValueError)  a setting outside its domain: variable, value, unit, range
+    ├── LogError                            a trial log cannot be opened, read or written
+    │   ├── LogBusyError                    another live job writes to it (host and process named)
+    │   └── NoAnswerError                   the log holds no trial that could be the answer
+    └── ProtocolError                       the other side of the pipe broke the contract
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """JSON lines between the runtime (rank 0) and the tuner's service: one message per line, UTF-8.
 
-The runtime starts the service, writes to its standard input and reads from its standard output. Neither
-side ever waits for the other on the training thread.
+The runtime starts the service, writes to its standard input and reads from its standard output.
+Neither side ever waits for the other on the training thread.
 
 ::
 
     runtime                                   service
       Hello (job, settings, log paths)  ->
-                                        <-  Ready | Refused (a sentence: path, live job, bad setting)
+                                        <-  Ready | Refused (a sentence: path, live job, setting)
       Signature (once per kind of step) ->
       Steps (batches of finished steps) ->
                                         <-  Apply (epoch, params): between two steps, on all ranks
@@ -18,8 +18,8 @@ side ever waits for the other on the training thread.
 * *Epoch*: the service numbers parameter changes 1, 2, ... and sends the number with ``Apply``. The
   engine carries it through the response sequence; every ``StepRecord`` says which epoch was in force
   during the whole step, or -1 when the step spans a change. Epoch 0 is what the job started with.
-* *Step*: what the runtime calls a training step (see ``horovod.autotuning``); consecutive short steps of
-  one epoch and signature are merged into one record until it is 1 ms long.
+* *Step*: what the runtime calls a training step (see ``horovod.autotuning``); consecutive short
+  steps of one epoch and signature are merged into one record until it is 1 ms long.
 * *Signature*: a hash of the set of operations of a step. Steps that are not training steps
   (evaluation, checkpoint) have another signature; the service scores the most frequent one only.
 """
@@ -142,8 +142,8 @@ class Refused:
 class Apply:
     """Put ``params`` in force, as ``epoch``, between two steps on all ranks.
 
-    ``incumbent`` is the best setting known so far (None: the job's starting values): should the service
-    die, the runtime goes on with it, not with the setting that happened to be under trial.
+    ``incumbent`` is the best setting known so far (None: the job's starting values): should the
+    service die, the runtime goes on with it, not with the setting that happened to be under trial.
     """
 
     epoch: int
@@ -221,10 +221,14 @@ def decode(line: bytes | str) -> Message:
         if cls is Hello:
             content["settings"] = Settings(**content["settings"])
         if cls is Signature:
-            content["operations"] = tuple((str(op), int(size)) for op, size in content["operations"])
+            content["operations"] = tuple(
+                (str(op), int(size)) for op, size in content["operations"]
+            )
         if cls is Ready:
             content["lines"] = tuple(content["lines"])
         message: Message = cls(**content)
         return message
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ProtocolError(f"not a message of protocol {VERSION}: {line[:200]!r} ({error})") from error
+        raise ProtocolError(
+            f"not a message of protocol {VERSION}: {line[:200]!r} ({error})"
+        ) from error

@@ -1,13 +1,13 @@
 """The table of communication parameters: one row per parameter, the single source of every name.
 
-Environment variables, launcher flags, CSV columns, SQLite columns, defaults and bounds all come from
-``PARAMETERS``. Two domains are kept apart:
+Environment variables, launcher flags, CSV columns, SQLite columns, defaults and bounds all come
+from ``PARAMETERS``. Two domains are kept apart:
 
 * the *valid* domain is what a user may set and what a foreign log may hold;
 * the *search* domain is what the tuner proposes; it contains the default.
 
-Fusion threshold 0 means "no fusion" and cache capacity 0 means "no cache"; both are valid and both are
-in the search domain, as points apart from the logarithmic range.
+Fusion threshold 0 means "no fusion" and cache capacity 0 means "no cache"; both are valid and both
+are in the search domain, as points apart from the logarithmic range.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Parameter:
             source: What to call the value in the message (default: the parameter's name).
 
         Raises:
-            InvalidSettingError: Not a number, not whole where it must be, or outside the valid domain.
+            InvalidSettingError: Not a number, not whole where it must be, or outside the valid
+                domain.
         """
         name = source or self.name
         if isinstance(value, bool):
@@ -96,7 +97,7 @@ class Parameter:
         return self.check(number, source=self.env)
 
     def format(self, value: Value) -> str:
-        """Return the text of ``value`` as the environment variable wants it; ``parse`` inverts it."""
+        """Return ``value`` as the environment variable wants it; ``parse`` inverts it."""
         return repr(float(value)) if self.type is float else str(int(value))
 
     def _message(self, name: str, value: object) -> str:

@@ -1,8 +1,9 @@
 """Frozen values that the tuner, the logs and the runtime exchange; validated at construction.
 
-Vocabulary: a *parameter setting* (``CommParams``) is tried in a *trial*; a trial is read in one or more
-*samples* (windows of whole training steps); the value of a sample is its *score* in bytes/us, higher is
-better. The *epoch* counts parameter changes of one job, so every step belongs to exactly one setting.
+Vocabulary: a *parameter setting* (``CommParams``) is tried in a *trial*; a trial is read in one or
+more *samples* (windows of whole training steps); the value of a sample is its *score* in bytes/us,
+higher is better. The *epoch* counts parameter changes of one job, so every step belongs to exactly
+one setting.
 """
 
 from __future__ import annotations
