@@ -3,7 +3,7 @@
 ::
 
     AutotuneError
-    ├── InvalidSettingError (a ValueError)  a setting outside its domain: variable, value, unit, range
+    ├── InvalidSettingError (a ValueError)  a setting outside its domain; names value, unit, range
     ├── LogError                            a trial log cannot be opened, read or written
     │   ├── LogBusyError                    another live job writes to it (host and process named)
     │   └── NoAnswerError                   the log holds no trial that could be the answer

@@ -11,33 +11,36 @@ from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
 from autotune.tuner import Phase, Tuner
 
+SEEDS = 8
+"""Jobs that differ in noise and proposals; each takes half a second."""
+
 # ---- results ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("surface, seeds", [("bowl", 20), ("flat", 6), ("best_at_default", 6)])
+@pytest.mark.parametrize("surface, seeds", [("bowl", SEEDS), ("flat", 4), ("best_at_default", 4)])
 def test_never_ends_worse_than_the_default(finished, surface, seeds):
     gains = [finished(surface, seed).true_gain for seed in range(seeds)]
     assert min(gains) > -0.005
 
 
 def test_finds_a_gain_of_a_third(finished):
-    gains = sorted(finished("bowl", seed).true_gain for seed in range(20))
-    assert gains[0] > 0.2 and gains[10] > 0.29
+    gains = sorted(finished("bowl", seed).true_gain for seed in range(SEEDS))
+    assert gains[0] > 0.2 and gains[SEEDS // 2] > 0.29
 
 
 def test_claims_what_is_true(finished):
     errors = []
-    for seed in range(20):
+    for seed in range(SEEDS):
         run = finished("bowl", seed)
         (certificate,) = run.of(Certificate)
         assert certificate.certified and run.done.certified
         errors.append(certificate.gain - run.true_gain)
-    assert abs(sum(errors) / 20) < 0.015
+    assert abs(sum(errors) / SEEDS) < 0.02
 
 
 def test_few_steps_are_needed(finished):
-    steps = sorted(finished("bowl", seed).steps for seed in range(20))
-    assert steps[10] <= 600
+    steps = sorted(finished("bowl", seed).steps for seed in range(SEEDS))
+    assert steps[SEEDS // 2] <= 600
 
 
 def test_equal_seeds_give_equal_runs(job, tuner, finished):
@@ -55,7 +58,7 @@ def test_the_default_is_trial_0_and_is_read_again(finished):
 
 @pytest.mark.parametrize("surface", ["bowl", "flat", "best_at_default"])
 def test_no_setting_is_tried_twice(finished, surface):
-    for seed in range(5):
+    for seed in range(4):
         trials = finished(surface, seed).trials
         assert len(trials) == len({trial.params for trial in trials}) <= 20
         assert [trial.trial_id for trial in trials] == list(range(len(trials)))

@@ -168,7 +168,7 @@ for number in range(len(start.trials) if isinstance(start, Resume) else 0, 10**6
 def test_killing_a_process_at_random_moments_loses_no_trial(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     told = -1
-    for _ in range(3):
+    for _ in range(2):
         with subprocess.Popen(
             [sys.executable, "-c", JOB, str(path)], stdout=subprocess.PIPE, text=True
         ) as process:
