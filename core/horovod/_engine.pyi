@@ -36,8 +36,8 @@ class Options:
     size: int
     mpi_comm: int
     """MPI_Comm as an address (``mpi4py.MPI._handleof``); 0 with size 1. Owned by the engine."""
-    one_host: bool
-    """All ranks can share memory: data need not travel by MPI."""
+    host_of_rank: list[int]
+    """Number of each rank's host, counted from 0; ranks of one host can share memory."""
     thread_affinity: int
     """Core of the engine thread; -1: every core that the job may use."""
     stall_warning_seconds: float

@@ -330,7 +330,7 @@ def _start_engine(communicator: Any, topology: mpi.Topology, parsed: Settings) -
     options.params = _engine.Params(**parsed.params)
     options.rank, options.size = topology.rank, topology.size
     alone = topology.size == 1
-    options.one_host = topology.cross_size == 1
+    options.host_of_rank = list(topology.hosts)
     options.mpi_comm = 0 if alone else _process.mpi._handleof(communicator)
     options.thread_affinity = _core(parsed, topology)
     stall_check = not parsed["HOROVOD_STALL_CHECK_DISABLE"]

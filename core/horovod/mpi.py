@@ -1,10 +1,9 @@
 """MPI as the runtime sees it: start and end by mpi4py, the job's topology, agreement at init.
 
-``mpi4py.MPI`` starts MPI when it is imported, so nothing imports it before ``hvd.init()``. Where
-we are
-the first to import it we also end MPI ourselves, at exit, in the process that started it: a forked
-    child
-never ends it, and a process whose engine failed leaves without (MPI's finalize could hang).
+``mpi4py.MPI`` starts MPI when it is imported, so nothing imports it before ``hvd.init()``. Where we
+are the first to import it we also end MPI ourselves, at exit, in the process that started it: a
+forked child never ends it, and a process whose engine failed leaves without (MPI's finalize could
+hang).
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ class Topology:
         local_rank, local_size: Among the ranks of this host.
         cross_rank, cross_size: Among the ranks of equal local_rank, one per host.
         homogeneous: All hosts run the same number of ranks.
+        hosts: Number of each rank's host, counted from 0 in the order of first ranks.
     """
 
     rank: int
@@ -42,6 +42,7 @@ class Topology:
     cross_rank: int
     cross_size: int
     homogeneous: bool
+    hosts: tuple[int, ...]
 
 
 def start() -> tuple[Any, bool]:
@@ -157,13 +158,15 @@ def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
     """
     names = comm.allgather(host_name)
     if any(names):
-        hosts = [name or mpi.Get_processor_name() for name in names]
-        first_of_host = hosts.index(host_name or mpi.Get_processor_name())
+        host_names = [name or mpi.Get_processor_name() for name in names]
+        first_of_host = host_names.index(host_name or mpi.Get_processor_name())
         local = comm.Split(first_of_host, comm.rank)
     else:
         local = comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank)
     cross = comm.Split(local.rank, comm.rank)
-    local_sizes = comm.allgather(local.size)
+    leaders = comm.allgather(local.bcast(comm.rank, root=0))
+    order = list(dict.fromkeys(leaders))
+    hosts = tuple(order.index(leader) for leader in leaders)
     topology = Topology(
         rank=comm.rank,
         size=comm.size,
@@ -171,7 +174,8 @@ def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
         local_size=local.size,
         cross_rank=cross.rank,
         cross_size=cross.size,
-        homogeneous=len(set(local_sizes)) == 1,
+        homogeneous=len({hosts.count(host) for host in set(hosts)}) == 1,
+        hosts=hosts,
     )
     cross.Free()
     local.Free()

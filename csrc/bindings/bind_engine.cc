@@ -40,7 +40,7 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
   return std::make_unique<Engine>(
       engine_options, connect(options, rendezvous, address), [&](const Progress& progress) {
         auto transport = options.size > 1 ? make_mpi_point_to_point(options.mpi_comm) : nullptr;
-        return choose_communicator(std::move(transport), options.one_host, progress);
+        return choose_communicators(std::move(transport), options.host_of_rank, progress);
       });
 }
 

@@ -35,7 +35,7 @@ void bind_values(py::module_& module) {
       .def_readwrite("rank", &Options::rank)
       .def_readwrite("size", &Options::size)
       .def_readwrite("mpi_comm", &Options::mpi_comm)
-      .def_readwrite("one_host", &Options::one_host)
+      .def_readwrite("host_of_rank", &Options::host_of_rank)
       .def_readwrite("thread_affinity", &Options::thread_affinity)
       .def_readwrite("stall_warning_seconds", &Options::stall_warning_seconds)
       .def_readwrite("stall_shutdown_seconds", &Options::stall_shutdown_seconds)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/types.h"
 
@@ -12,7 +13,7 @@ struct Options {
   int rank = 0;
   int size = 1;
   std::uintptr_t mpi_comm = 0;
-  bool one_host = false;  // all ranks can share memory
+  std::vector<int> host_of_rank;  // hosts are numbered from 0
   int thread_affinity = -1;
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;

@@ -3,18 +3,22 @@
 #include <string>
 #include <utility>
 
+#include "comm/hierarchical/hierarchical_communicator.h"
 #include "comm/p2p/p2p_communicator.h"
+#include "comm/p2p/subset.h"
 #include "comm/self/self_communicator.h"
 #include "comm/shm/shared_communicator.h"
 #include "common/log.h"
 
 namespace autotune {
 
-std::unique_ptr<Communicator> choose_communicator(std::unique_ptr<PointToPoint> transport,
-                                                  bool one_host, const Progress& progress) {
-  if (!transport) return std::make_unique<SelfCommunicator>();
+namespace {
+
+// Over the ranks of one host, in any case.
+std::unique_ptr<Communicator> choose_local(std::shared_ptr<PointToPoint> transport,
+                                           const Progress& progress) {
+  if (transport->size() == 1) return std::make_unique<SelfCommunicator>();
   auto messages = std::make_unique<P2pCommunicator>(std::move(transport), progress);
-  if (!one_host) return messages;
   std::string why_not;
   auto shared = make_shared_communicator(*messages, progress, why_not);
   if (shared) return shared;
@@ -22,6 +26,30 @@ std::unique_ptr<Communicator> choose_communicator(std::unique_ptr<PointToPoint> 
     log(LogLevel::warning, "no shared memory, ranks of this host exchange messages: " + why_not);
   }
   return messages;
+}
+
+}  // namespace
+
+Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
+                                   const std::vector<int>& host_of_rank, const Progress& progress) {
+  if (!transport) return {std::make_unique<SelfCommunicator>(), nullptr};
+  const int rank = transport->rank();
+  const HostMap map(host_of_rank);
+  if (map.hosts() == 1) return {choose_local(std::move(transport), progress), nullptr};
+  Communicators chosen{std::make_unique<P2pCommunicator>(transport, progress), nullptr};
+  if (map.hosts() == transport->size()) return chosen;
+  const auto subset = [&](std::vector<int> ranks) {
+    return std::make_shared<SubsetPointToPoint>(transport, std::move(ranks));
+  };
+  auto local = choose_local(subset(map.ranks_of(map.host_of(rank))), progress);
+  std::unique_ptr<Communicator> cross;
+  const int lane = map.local_rank(rank);
+  if (lane < map.lanes()) {
+    cross = std::make_unique<P2pCommunicator>(subset(map.ranks_of_lane(lane)), progress);
+  }
+  chosen.hierarchical =
+      std::make_unique<HierarchicalCommunicator>(map, rank, std::move(local), std::move(cross));
+  return chosen;
 }
 
 }  // namespace autotune

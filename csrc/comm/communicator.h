@@ -42,6 +42,16 @@ class Communicator {
   virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                          double prescale, double postscale) = 0;
 
+  // The two halves of an allreduce, for hierarchical ones. The elements of all spans together are
+  // cut into `slices` slices (see slice_of in stream.h), at most as many as ranks. reduce_scatter
+  // leaves in the outputs of rank r < slices at least its own slice r reduced, without postscale
+  // (average adds up); allgather_slices copies slice r of rank r's outputs to the outputs of all
+  // ranks. These defaults are right for any backend; a backend that can do with less data overrides
+  // them.
+  virtual void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
+                              double prescale, int slices);
+  virtual void allgather_slices(const std::vector<Span>& spans, DataType type, int slices);
+
   // `blocks` holds one block per rank, back to back, of bytes_per_rank[r] bytes; this rank's own
   // block is filled in, the others are received.
   virtual void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) = 0;

@@ -45,7 +45,7 @@ std::string join(const std::vector<int>& ranks) {
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> control,
-               const CommunicatorFactory& make_communicator)
+               const CommunicatorFactory& make_communicators)
     : options_(options),
       rank_(control->rank()),
       size_(control->size()),
@@ -54,9 +54,8 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> contr
       params_(options.params),
       steps_(Clock::now()) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, params_);
-  // Making it may already communicate, and so call progress(): all members are there by now.
-  communicator_ = make_communicator([this] { progress(); });
-  executor_ = std::make_unique<Executor>(*communicator_);
+  // Making them already communicates, and so calls progress(): all members are there by now.
+  executor_ = std::make_unique<Executor>(make_communicators([this] { progress(); }));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -437,6 +436,7 @@ void Engine::apply(const ParamsChange& change) {
 
 void Engine::perform(const Response& response) {
   const std::vector<TensorEntry> entries = entries_of(response);
+  const Params current = params();
   for (size_t i = 0; i < entries.size(); ++i) {
     const ResponseItem& item = response.items[i];
     if (item.from_cache || item.cache_slot < 0) continue;
@@ -445,7 +445,7 @@ void Engine::perform(const Response& response) {
   if (response.error.empty()) {
     std::vector<TensorEntry*> pointers;
     for (const TensorEntry& entry : entries) pointers.push_back(const_cast<TensorEntry*>(&entry));
-    executor_->run(response, pointers);
+    executor_->run(response, pointers, current);
   }
   complete(entries, response.error);
 }

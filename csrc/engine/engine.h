@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/choose.h"
 #include "comm/control/control.h"
 #include "engine/coordinator.h"
 #include "engine/executor.h"
@@ -43,12 +43,12 @@ struct EngineOptions {
 };
 
 // Makes the data plane; called once, with what it shall call while it waits.
-using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(const Progress&)>;
+using CommunicatorFactory = std::function<Communicators(const Progress&)>;
 
 class Engine {
  public:
   Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> control,
-         const CommunicatorFactory& make_communicator);
+         const CommunicatorFactory& make_communicators);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -109,7 +109,6 @@ class Engine {
   const int rank_;
   const int size_;
   std::unique_ptr<ControlPlane> control_;
-  std::unique_ptr<Communicator> communicator_;
 
   // Guarded by cycle_mutex_.
   std::mutex cycle_mutex_;

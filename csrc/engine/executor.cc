@@ -52,16 +52,17 @@ char* Buffer::reserve(int64_t bytes) {
   return data_.get();
 }
 
-void Executor::run(const Response& response, const std::vector<TensorEntry*>& entries) {
+void Executor::run(const Response& response, const std::vector<TensorEntry*>& entries,
+                   const Params& params) {
   ++counters_.responses;
   counters_.operations += static_cast<int64_t>(entries.size());
   if (entries.size() > 1) counters_.fused_tensors += static_cast<int64_t>(entries.size());
   for (const TensorEntry* entry : entries) counters_.payload_bytes += entry->request.bytes();
   switch (response.operation) {
     case Operation::allreduce:
-      return allreduce(response, entries);
+      return allreduce(response, entries, select(params.hierarchical_allreduce));
     case Operation::allgather:
-      return allgather(response, entries);
+      return allgather(response, entries, select(params.hierarchical_allgather));
     case Operation::broadcast:
       return broadcast(response, *entries[0]);
     case Operation::barrier:
@@ -69,9 +70,10 @@ void Executor::run(const Response& response, const std::vector<TensorEntry*>& en
   }
 }
 
-void Executor::allreduce(const Response& response, const std::vector<TensorEntry*>& entries) {
+void Executor::allreduce(const Response& response, const std::vector<TensorEntry*>& entries,
+                         Communicator& communicator) {
   const auto item = static_cast<int64_t>(size_of(response.dtype));
-  const bool packing = entries.size() > 1 && !communicator_.gathers();
+  const bool packing = entries.size() > 1 && !communicator.gathers();
   const auto packed = [&](const TensorEntry& entry) {
     return packing && entry.request.bytes() < in_place_bytes;
   };
@@ -97,8 +99,8 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
   }
   {
     Stopwatch watch(counters_.transfer_ns);
-    communicator_.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
-                            response.postscale);
+    communicator.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
+                           response.postscale);
   }
   Stopwatch watch(counters_.unpack_ns);
   const char* next = buffer;
@@ -109,9 +111,10 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
   }
 }
 
-void Executor::allgather(const Response& response, const std::vector<TensorEntry*>& entries) {
-  const auto size = static_cast<size_t>(communicator_.size());
-  const auto rank = static_cast<size_t>(communicator_.rank());
+void Executor::allgather(const Response& response, const std::vector<TensorEntry*>& entries,
+                         Communicator& communicator) {
+  const auto size = static_cast<size_t>(communicator.size());
+  const auto rank = static_cast<size_t>(communicator.rank());
   std::vector<std::vector<int64_t>> offsets;  // by entry: of every rank's rows in the output
   std::vector<int64_t> block_bytes(size, 0);  // by rank: its rows of all entries
   for (size_t e = 0; e < entries.size(); ++e) {
@@ -140,7 +143,7 @@ void Executor::allgather(const Response& response, const std::vector<TensorEntry
   }
   {
     Stopwatch watch(counters_.transfer_ns);
-    communicator_.allgather(blocks, block_bytes);
+    communicator.allgather(blocks, block_bytes);
   }
   if (!fused) return;
   Stopwatch watch(counters_.unpack_ns);
@@ -156,9 +159,9 @@ void Executor::allgather(const Response& response, const std::vector<TensorEntry
 
 void Executor::broadcast(const Response& response, TensorEntry& entry) {
   const int64_t bytes = entry.request.bytes();
-  if (communicator_.rank() == response.root_rank) copy(entry.output, entry.input, bytes);
+  if (communicators_.flat->rank() == response.root_rank) copy(entry.output, entry.input, bytes);
   Stopwatch watch(counters_.transfer_ns);
-  communicator_.broadcast(entry.output, bytes, response.root_rank);
+  communicators_.flat->broadcast(entry.output, bytes, response.root_rank);
 }
 
 }  // namespace autotune

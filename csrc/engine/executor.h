@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "comm/choose.h"
 #include "comm/communicator.h"
 #include "engine/message.h"
 #include "engine/tensor.h"
@@ -44,20 +46,27 @@ class Buffer {
 
 class Executor {
  public:
-  explicit Executor(Communicator& communicator) : communicator_(communicator) {}
+  explicit Executor(Communicators communicators) : communicators_(std::move(communicators)) {}
 
   // Perform one response that is no error. `entries` are this rank's tensors in the order of its
-  // items. Throws EngineError when a rank died on the way.
-  void run(const Response& response, const std::vector<TensorEntry*>& entries);
+  // items; `params` are in force on all ranks. Throws EngineError when a rank died on the way.
+  void run(const Response& response, const std::vector<TensorEntry*>& entries,
+           const Params& params);
 
   Counters& counters() { return counters_; }
 
  private:
-  void allreduce(const Response& response, const std::vector<TensorEntry*>& entries);
-  void allgather(const Response& response, const std::vector<TensorEntry*>& entries);
+  void allreduce(const Response& response, const std::vector<TensorEntry*>& entries,
+                 Communicator& communicator);
+  void allgather(const Response& response, const std::vector<TensorEntry*>& entries,
+                 Communicator& communicator);
+  Communicator& select(bool hierarchical) const {
+    return hierarchical && communicators_.hierarchical ? *communicators_.hierarchical
+                                                       : *communicators_.flat;
+  }
   void broadcast(const Response& response, TensorEntry& entry);
 
-  Communicator& communicator_;
+  Communicators communicators_;
   Buffer fusion_buffer_;
   std::vector<Span> spans_;
   Counters counters_;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "check.h"
+#include "comm/choose.h"
 #include "comm/shm/shared_communicator.h"
 #include "thread_ranks.h"
 
@@ -21,6 +22,18 @@ std::unique_ptr<Communicator> make_p2p(std::shared_ptr<Mail> mail, int rank) {
       std::make_unique<ThreadPointToPoint>(std::move(mail), rank), no_progress);
 }
 
+// Ways to place `size` ranks on hosts so that two levels matter: uneven, interleaved, three hosts.
+std::vector<std::vector<int>> host_maps(int size) {
+  const auto n = static_cast<size_t>(size);
+  if (n < 3) return {};
+  std::vector<int> uneven(n, 0), interleaved(n);
+  uneven.back() = 1;
+  for (size_t rank = 0; rank < n; ++rank) interleaved[rank] = static_cast<int>(rank % 2);
+  std::vector<std::vector<int>> maps{uneven, interleaved};
+  if (n == 5) maps.push_back({0, 1, 2, 2, 1});
+  return maps;
+}
+
 // Run `body` on every rank over every backend.
 void with_communicators(int size, const std::function<void(Communicator&)>& body) {
   auto mail = std::make_shared<Mail>(size);
@@ -32,6 +45,10 @@ void with_communicators(int size, const std::function<void(Communicator&)>& body
         make_shared_communicator(*messages, no_progress, why_not);
     CHECK_EQUAL(why_not, "");
     body(*shared);
+    for (const std::vector<int>& hosts : host_maps(size)) {
+      const auto transport = std::make_shared<ThreadPointToPoint>(mail, rank);
+      body(*choose_communicators(transport, hosts, no_progress).hierarchical);
+    }
   });
 }
 

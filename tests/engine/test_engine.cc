@@ -27,10 +27,17 @@ void wait(Engine& engine, int64_t handle) {
   engine.release(handle);
 }
 
-// Start an engine per rank, run `body`, shut down together; over shared memory and over messages.
+// Start an engine per rank, run `body`, shut down together: on one host, with a host for every
+// rank, and on two hosts in two levels.
 void with_engines(int size, EngineOptions options, const std::function<void(Engine&)>& body) {
-  for (bool one_host : {true, false}) {
-    Job job(size, options, one_host);
+  std::vector<int> one(static_cast<size_t>(size), 0), each(one), two(one);
+  for (size_t rank = 0; rank < one.size(); ++rank) {
+    each[rank] = static_cast<int>(rank);
+    two[rank] = rank == 1 ? 1 : 0;
+  }
+  for (const std::vector<int>& hosts : {one, each, two}) {
+    options.params.hierarchical_allreduce = options.params.hierarchical_allgather = hosts == two;
+    Job job(size, options, hosts);
     run_ranks(size, [&](int rank) {
       auto engine = job.start(rank);
       body(*engine);
@@ -125,8 +132,13 @@ TEST(a_mismatch_fails_on_every_rank_and_the_engine_goes_on) {
 TEST(parameters_change_between_steps_on_all_ranks_and_never_touch_a_result) {
   // Case T12: the threshold changes every step with 20 operations in flight.
   std::array<std::atomic<int64_t>, 60> thresholds{};
-  for (auto& threshold : thresholds) threshold = 0;
   with_engines(3, {}, [&](Engine& engine) {
+    if (engine.rank() == 0) {
+      for (auto& threshold : thresholds) threshold = 0;
+    }
+    std::vector<int32_t> ready(1, 0);
+    wait(engine, engine.enqueue(allreduce("ready", ready)));  // cleared for all ranks
+    engine.end_step(true);
     std::mt19937 random(1);
     for (int step = 0; step < 60; ++step) {
       if (engine.rank() == 0) {
@@ -134,6 +146,7 @@ TEST(parameters_change_between_steps_on_all_ranks_and_never_touch_a_result) {
         params.fusion_threshold_bytes = int64_t(random() % 4) * 1000;
         params.cache_capacity = int64_t(random() % 3) * 7;
         params.cycle_time_ms = 0.1;
+        params.hierarchical_allreduce = random() % 2;
         engine.propose(uint64_t(step) + 1, params);
       }
       std::vector<std::vector<int32_t>> data;
@@ -245,7 +258,9 @@ TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
     std::vector<std::unique_ptr<Connection>> connections;
     connections.push_back(connect_to(rendezvous.address(), 1, 20s));
     Engine engine({}, std::make_unique<ControlPlane>(1, 2, std::move(connections)),
-                  [](const Progress&) { return std::make_unique<SelfCommunicator>(); });
+                  [](const Progress&) {
+                    return Communicators{std::make_unique<SelfCommunicator>(), nullptr};
+                  });
     engine.shutdown(200ms);
     CHECK(engine.failed());
   });

@@ -112,8 +112,12 @@ class ThreadPointToPoint final : public PointToPoint {
 // Engines for all ranks of one job, each used by its own thread.
 class Job {
  public:
-  explicit Job(int size, EngineOptions options = {}, bool one_host = true)
-      : size_(size), options_(options), one_host_(one_host), mail_(std::make_shared<Mail>(size)) {}
+  // `hosts`: of every rank; empty: all on one.
+  explicit Job(int size, EngineOptions options = {}, std::vector<int> hosts = {})
+      : size_(size),
+        options_(options),
+        hosts_(hosts.empty() ? std::vector<int>(static_cast<size_t>(size), 0) : hosts),
+        mail_(std::make_shared<Mail>(size)) {}
 
   // Collective: call from all rank threads at once.
   std::unique_ptr<Engine> start(int rank) {
@@ -128,14 +132,14 @@ class Job {
     return std::make_unique<Engine>(options_, std::move(control), [&](const Progress& progress) {
       std::unique_ptr<PointToPoint> transport;
       if (size_ > 1) transport = std::make_unique<ThreadPointToPoint>(mail_, rank);
-      return choose_communicator(std::move(transport), one_host_, progress);
+      return choose_communicators(std::move(transport), hosts_, progress);
     });
   }
 
  private:
   int size_;
   EngineOptions options_;
-  bool one_host_;
+  std::vector<int> hosts_;
   std::shared_ptr<Mail> mail_;
   Rendezvous rendezvous_;
 };

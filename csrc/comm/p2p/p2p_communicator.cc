@@ -18,7 +18,7 @@ constexpr int64_t small_piece_bytes = 16 << 10;
 
 }  // namespace
 
-P2pCommunicator::P2pCommunicator(std::unique_ptr<PointToPoint> transport, Progress progress)
+P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, Progress progress)
     : transport_(std::move(transport)),
       progress_(std::move(progress)),
       rank_(transport_->rank()),

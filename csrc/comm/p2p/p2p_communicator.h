@@ -24,7 +24,7 @@ namespace autotune {
 class P2pCommunicator final : public Communicator {
  public:
   // `progress` is called while waiting; see communicator.h.
-  P2pCommunicator(std::unique_ptr<PointToPoint> transport, Progress progress);
+  P2pCommunicator(std::shared_ptr<PointToPoint> transport, Progress progress);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -47,7 +47,7 @@ class P2pCommunicator final : public Communicator {
   int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }
   void wait();
 
-  std::unique_ptr<PointToPoint> transport_;
+  std::shared_ptr<PointToPoint> transport_;
   Progress progress_;
   int rank_;
   int size_;

@@ -29,51 +29,6 @@ int64_t slot_bytes_for(int size) { return std::max(slice_bytes_for(size) * size,
 
 }  // namespace
 
-class SharedCommunicator::Stream {
- public:
-  Stream(const std::vector<Span>& spans, DataType type)
-      : spans_(spans), item_(static_cast<int64_t>(size_of(type))) {
-    ends_.reserve(spans.size());
-    for (const Span& span : spans) ends_.push_back(count() + span.count);
-  }
-
-  int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
-  int64_t item() const { return item_; }
-
-  // act(input, output, elements, elements before it in [begin, end)) for each contiguous part.
-  template <typename Act>
-  void for_each_part(int64_t begin, int64_t end, Act&& act) const {
-    auto i =
-        static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin());
-    for (int64_t at = begin; at < end; ++i) {
-      const int64_t offset = (at - (ends_[i] - spans_[i].count)) * item_;
-      const int64_t length = std::min(end, ends_[i]) - at;
-      if (length > 0) {
-        act(static_cast<const char*>(spans_[i].input) + offset,
-            static_cast<char*>(spans_[i].output) + offset, length, at - begin);
-      }
-      at += length;
-    }
-  }
-
-  void read(int64_t begin, int64_t end, char* to) const {
-    for_each_part(begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
-      std::memcpy(to + before * item_, input, static_cast<size_t>(length * item_));
-    });
-  }
-
-  void write(int64_t begin, int64_t end, const char* from) const {
-    for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t before) {
-      std::memcpy(output, from + before * item_, static_cast<size_t>(length * item_));
-    });
-  }
-
- private:
-  const std::vector<Span>& spans_;
-  int64_t item_;
-  std::vector<int64_t> ends_;
-};
-
 // Layout: barrier slots, then two slots per rank.
 int64_t SharedCommunicator::segment_bytes(int size) {
   return (static_cast<int64_t>(sizeof(BarrierSlot)) + 2 * slot_bytes_for(size)) * size;
@@ -94,99 +49,139 @@ char* SharedCommunicator::slot(int rank, int parity) const {
   return slots + (static_cast<int64_t>(rank) * 2 + parity) * slot_bytes_;
 }
 
-char* SharedCommunicator::slice(int rank, int parity, int of_rank) const {
-  return slot(rank, parity) + slice_bytes_ * of_rank;
+std::pair<int64_t, int64_t> SharedCommunicator::Plan::range(int64_t round, int slice) const {
+  const auto [begin, end] = slice_of(stream.count(), slice, slices);
+  const int64_t from = std::min(begin + round * slice_elements, end);
+  return {from, std::min(from + slice_elements, end)};
+}
+
+SharedCommunicator::Plan SharedCommunicator::plan_for(const Stream& stream, DataType type,
+                                                      int slices) const {
+  Plan plan{stream, type};
+  plan.slices = slices;
+  plan.slice_elements = slice_bytes_ / stream.item();
+  const int64_t longest = (stream.count() + slices - 1) / slices;
+  plan.rounds = (longest + plan.slice_elements - 1) / plan.slice_elements;
+  return plan;
 }
 
 void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                    double prescale, double postscale) {
   const Stream stream(spans, type);
-  const Arithmetic arithmetic{type, op, prescale, postscale};
-  if (stream.count() * stream.item() <= small_bytes) return allreduce_small(stream, arithmetic);
-  const int64_t chunk_count = slice_bytes_ / stream.item() * size_;
-  const auto chunk_at = [&](int64_t begin) {
-    next_parity();
-    return Chunk{begin, std::min(chunk_count, stream.count() - begin), parity_};
-  };
-  Chunk chunk = chunk_at(0);
-  copy_in(stream, chunk, arithmetic);
+  Plan plan = plan_for(stream, type, size_);
+  plan.op = op;
+  plan.prescale = prescale;
+  plan.postscale = postscale;
+  if (stream.count() * stream.item() <= small_bytes) return allreduce_small(plan);
+  int parity = next_parity();
+  copy_in(plan, 0, parity);
   barrier();
-  while (true) {
-    reduce_own_slice(stream, chunk, arithmetic);
-    const int64_t next_begin = chunk.begin + chunk.count;
-    const bool is_last = next_begin == stream.count();
-    const Chunk next = is_last ? chunk : chunk_at(next_begin);
-    if (!is_last) copy_in(stream, next, arithmetic);
+  for (int64_t round = 0; round < plan.rounds; ++round) {
+    reduce_own_slice(plan, round, parity);
+    const int next = round + 1 < plan.rounds ? next_parity() : parity;
+    if (round + 1 < plan.rounds) copy_in(plan, round + 1, next);
     barrier();
-    copy_out(stream, chunk);
-    if (is_last) return;
-    chunk = next;
+    copy_out(plan, round, parity);
+    parity = next;
   }
 }
 
-void SharedCommunicator::allreduce_small(const Stream& stream, const Arithmetic& arithmetic) {
-  if (stream.count() == 0) return;
-  next_parity();
-  char* own = slot(rank_, parity_);
-  stream.read(0, stream.count(), own);
-  scale(own, stream.count(), arithmetic.type, arithmetic.prescale);
+void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
+                                        double prescale, int slices) {
+  const Stream stream(spans, type);
+  Plan plan = plan_for(stream, type, slices);
+  plan.op = op == ReduceOp::average ? ReduceOp::sum : op;
+  plan.prescale = prescale;
+  int parity = next_parity();
+  if (plan.rounds > 0) copy_in(plan, 0, parity);
+  for (int64_t round = 0; round < plan.rounds; ++round) {
+    barrier();
+    reduce_own_slice(plan, round, parity);
+    if (round + 1 == plan.rounds) return;
+    parity = next_parity();
+    copy_in(plan, round + 1, parity);
+  }
+}
+
+void SharedCommunicator::allgather_slices(const std::vector<Span>& spans, DataType type,
+                                          int slices) {
+  const Stream stream(spans, type);
+  const Plan plan = plan_for(stream, type, slices);
+  for (int64_t round = 0; round < plan.rounds; ++round) {
+    const int parity = next_parity();
+    if (rank_ < slices) {
+      const auto [begin, end] = plan.range(round, rank_);
+      stream.read_outputs(begin, end, region(rank_, parity, rank_));
+    }
+    barrier();
+    copy_out(plan, round, parity);
+  }
+}
+
+void SharedCommunicator::allreduce_small(const Plan& plan) {
+  const int64_t count = plan.stream.count();
+  if (count == 0) return;
+  const int parity = next_parity();
+  char* own = slot(rank_, parity);
+  plan.stream.read(0, count, own);
+  scale(own, count, plan.type, plan.prescale);
   barrier();
-  scratch_.resize(static_cast<size_t>(small_bytes));
+  scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(small_bytes)));
   char* sum = scratch_.data();
-  const char* partial = slot(0, parity_);
+  const char* partial = slot(0, parity);
   for (int peer = 1; peer < size_; ++peer) {
-    combine(sum, partial, slot(peer, parity_), stream.count(), arithmetic.type, arithmetic.op);
+    combine(sum, partial, slot(peer, parity), count, plan.type, plan.op);
     partial = sum;
   }
-  scale(sum, stream.count(), arithmetic.type, arithmetic.postscale,
-        arithmetic.op == ReduceOp::average ? size_ : 1);
-  stream.write(0, stream.count(), sum);
+  scale(sum, count, plan.type, plan.postscale, plan.op == ReduceOp::average ? size_ : 1);
+  plan.stream.write(0, count, sum);
 }
 
-void SharedCommunicator::copy_in(const Stream& stream, const Chunk& chunk,
-                                 const Arithmetic& arithmetic) {
-  for (int step = 1; step < size_; ++step) {
-    const int peer = (rank_ + step) % size_;
-    const int64_t begin = slice_begin(chunk, peer), end = slice_begin(chunk, peer + 1);
-    char* to = slice(rank_, chunk.parity, peer);
-    stream.read(begin, end, to);
-    scale(to, end - begin, arithmetic.type, arithmetic.prescale);
+void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
+  for (int step = 0; step < plan.slices; ++step) {
+    const int slice = (rank_ + step) % plan.slices;
+    if (slice == rank_) continue;
+    const auto [begin, end] = plan.range(round, slice);
+    char* to = region(rank_, parity, slice);
+    plan.stream.read(begin, end, to);
+    scale(to, end - begin, plan.type, plan.prescale);
   }
 }
 
-void SharedCommunicator::reduce_own_slice(const Stream& stream, const Chunk& chunk,
-                                          const Arithmetic& arithmetic) {
-  const int64_t begin = slice_begin(chunk, rank_), end = slice_begin(chunk, rank_ + 1);
-  char* const sum = slice(rank_, chunk.parity, rank_);
-  stream.for_each_part(
+void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int parity) {
+  if (rank_ >= plan.slices) return;
+  const auto [begin, end] = plan.range(round, rank_);
+  char* const sum = region(rank_, parity, rank_);
+  plan.stream.for_each_part(
       begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
-        const int64_t at = before * stream.item();
-        const auto bytes = static_cast<size_t>(length * stream.item());
+        const int64_t at = before * plan.stream.item();
+        const auto bytes = static_cast<size_t>(length * plan.stream.item());
         const char* own = input;
-        if (arithmetic.prescale != 1.0) {
+        if (plan.prescale != 1.0) {
           scratch_.assign(input, input + bytes);
-          scale(scratch_.data(), length, arithmetic.type, arithmetic.prescale);
+          scale(scratch_.data(), length, plan.type, plan.prescale);
           own = scratch_.data();
         }
         const auto contribution = [&](int peer) {
-          return peer == rank_ ? own : slice(peer, chunk.parity, rank_) + at;
+          return peer == rank_ ? own : region(peer, parity, rank_) + at;
         };
         const char* partial = contribution(0);
         for (int peer = 1; peer < size_; ++peer) {
-          combine(sum + at, partial, contribution(peer), length, arithmetic.type, arithmetic.op);
+          combine(sum + at, partial, contribution(peer), length, plan.type, plan.op);
           partial = sum + at;
         }
-        scale(sum + at, length, arithmetic.type, arithmetic.postscale,
-              arithmetic.op == ReduceOp::average ? size_ : 1);
+        scale(sum + at, length, plan.type, plan.postscale,
+              plan.op == ReduceOp::average ? size_ : 1);
         std::memcpy(output, sum + at, bytes);
       });
 }
 
-void SharedCommunicator::copy_out(const Stream& stream, const Chunk& chunk) {
-  for (int step = 1; step < size_; ++step) {
-    const int peer = (rank_ + step) % size_;
-    stream.write(slice_begin(chunk, peer), slice_begin(chunk, peer + 1),
-                 slice(peer, chunk.parity, peer));
+void SharedCommunicator::copy_out(const Plan& plan, int64_t round, int parity) {
+  for (int step = 0; step < plan.slices; ++step) {
+    const int slice = (rank_ + step) % plan.slices;
+    if (slice == rank_) continue;
+    const auto [begin, end] = plan.range(round, slice);
+    plan.stream.write(begin, end, region(slice, parity, slice));
   }
 }
 

@@ -1,20 +1,19 @@
 // Collectives among the ranks of one host through shared memory.
 //
-// Every rank has a *slot* of shared memory, twice (parity 0 and 1). Data stream through the slots
-// in *chunks* that stay in the second-level cache, so that main memory is read and written once:
+// Every rank has a *slot* of shared memory, twice (parity 0 and 1), with a *region* per rank. Data
+// stream through the slots in *rounds* small enough for the second-level cache, so that main memory
+// is read and written once. The elements are cut into one *slice* per rank; in a round of an
+// allreduce each rank
 //
-//   allreduce   chunk by chunk, cut into one *slice* per rank: each rank copies the others' slices
-//   of its
-//               own data into its slot; combines its own slice out of all slots; copies the
-//               finished slices of the others out. The copy in of the next chunk is done before the
-//               barrier that ends this one: one barrier per chunk.
-//   small       what fits into one slice of the cache is copied whole by everybody, combined by
-//   everybody:
-//               one barrier
+//   - copies its elements of the others' slices into its slot (for the next round, ahead of time),
+//   - combines its own slice out of all slots, writes it to its output and its own region,
+//   - waits for the others (one barrier), and copies their finished slices to its output.
 //
-// Why the slots may be used again without another barrier: a rank writes the slices of others and
-// its own slice in different regions, fixed for the segment; it fills parity p again only after a
-// barrier that every rank reaches after it has read parity p. The parity goes on from call to call.
+// What fits into small_bytes is copied whole by everybody and combined by everybody: one barrier.
+//
+// Why a slot may be used again without another barrier: regions are fixed for the segment, and a
+// rank fills a region of parity p again only after a barrier that every rank reaches after it has
+// read parity p. The parity goes on from call to call.
 //
 // Contributions are combined in rank order, so results are bit for bit those of the p2p backend.
 // Tensors are read and written where they lie: fusing them costs no copy of its own.
@@ -22,10 +21,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "comm/shm/segment.h"
+#include "comm/stream.h"
 
 namespace autotune {
 
@@ -41,34 +42,39 @@ class SharedCommunicator final : public Communicator {
   bool gathers() const override { return true; }
   void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;
+  void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
+                      int slices) override;
+  void allgather_slices(const std::vector<Span>& spans, DataType type, int slices) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
 
  private:
-  class Stream;  // the elements of all spans, one after the other
-  struct Chunk {
-    int64_t begin;
-    int64_t count;
-    int parity;
-  };
-  struct Arithmetic {
+  // One allreduce or half of one: which elements a round works on, and what is done to them.
+  struct Plan {
+    const Stream& stream;
     DataType type;
-    ReduceOp op;
-    double prescale;
-    double postscale;
+    ReduceOp op = ReduceOp::sum;
+    double prescale = 1.0;
+    double postscale = 1.0;
+    int slices = 1;
+    int64_t slice_elements = 0;  // of a slice in one round
+    int64_t rounds = 0;
+
+    // Elements of `slice` in `round`; empty for a slice that is done.
+    std::pair<int64_t, int64_t> range(int64_t round, int slice) const;
   };
 
+  Plan plan_for(const Stream& stream, DataType type, int slices) const;
   char* slot(int rank, int parity) const;
-  char* slice(int rank, int parity, int of_rank) const;
-  void barrier() { barrier_.wait(progress_); }
-  void next_parity() { parity_ = 1 - parity_; }
-  void allreduce_small(const Stream& stream, const Arithmetic& arithmetic);
-  void copy_in(const Stream& stream, const Chunk& chunk, const Arithmetic& arithmetic);
-  void reduce_own_slice(const Stream& stream, const Chunk& chunk, const Arithmetic& arithmetic);
-  void copy_out(const Stream& stream, const Chunk& chunk);
-  int64_t slice_begin(const Chunk& chunk, int rank) const {
-    return chunk.begin + chunk.count * rank / size_;
+  char* region(int rank, int parity, int slice) const {
+    return slot(rank, parity) + slice_bytes_ * slice;
   }
+  void barrier() { barrier_.wait(progress_); }
+  int next_parity() { return parity_ = 1 - parity_; }
+  void allreduce_small(const Plan& plan);
+  void copy_in(const Plan& plan, int64_t round, int parity);
+  void reduce_own_slice(const Plan& plan, int64_t round, int parity);
+  void copy_out(const Plan& plan, int64_t round, int parity);
 
   std::unique_ptr<Segment> segment_;
   int rank_;
