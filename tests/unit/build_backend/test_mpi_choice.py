@@ -90,6 +90,16 @@ def test_only_a_wheels_mpi_gets_the_relative_run_path(tmp_path: Path) -> None:
     assert wheel["CMAKE_INSTALL_RPATH"] == "$ORIGIN/../../.."
 
 
+@pytest.mark.parametrize(
+    ("c", "cxx"),
+    [("mpicc.openmpi", "mpicxx.openmpi"), ("cc", "CC"), ("mpiicx", "mpiicpx"), ("mycc", "mycc")],
+)
+def test_the_cxx_wrapper_is_the_one_of_the_same_mpi(tmp_path: Path, c: str, cxx: str) -> None:
+    make_program(tmp_path, "mpicxx")
+    make_program(tmp_path, cxx)
+    assert mpi_choice.cxx_compiler(make_program(tmp_path, c)) == tmp_path / cxx
+
+
 def test_dependencies_are_the_static_ones_and_the_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
