@@ -1,0 +1,256 @@
+"""Two hosts on one machine: network namespaces, a cable between them that can be made slow.
+
+    with TwoHosts(rate_mbit=200) as hosts:
+        process = hosts.start((2, 2), [sys.executable, "train.py"])  # 2 ranks on each host
+        hosts.set_rate(50)  # while the job runs
+
+A host is a network namespace. What runs there also has a host name, processes and a /dev/shm of its
+own, so neither MPI nor the engine can take two hosts for one. ``mpirun`` starts on the first host
+and reaches the second one through the launch agent, which passes no variables on, as ssh does.
+
+Needs root and iproute2. Names carry the id of this process; what ended runs left is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+BIN = Path(sys.executable).parent
+NETNS_FILES = Path("/etc/netns")
+SUBNET = "10.77.0"
+DEVICE = "eth0"
+ENTER = (
+    'hostname "$0"; mount -t tmpfs -o size=512m tmpfs /dev/shm; "$@" & trap "kill $!" TERM; wait $!'
+)
+ROOT_VARIABLES = {
+    f"{prefix}_ALLOW_RUN_AS_ROOT{end}": "1"
+    for prefix in ("OMPI", "PRTE")
+    for end in ("", "_CONFIRM")
+}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host: its name is also that of its network namespace."""
+
+    name: str
+    address: str
+
+    def inside(self, words: Sequence[str]) -> list[str]:
+        """Return the words that run ``words`` on this host; all of it ends with the first."""
+        enter = ["ip", "netns", "exec", self.name, "unshare", "--uts", "--pid", "--fork"]
+        return [*enter, "--kill-child", "--mount-proc", "sh", "-c", ENTER, self.name, *words]
+
+
+class TwoHosts:
+    """Context manager: two hosts and the cable between them; ``a`` is the first, ``b`` the other.
+
+    Args:
+        rate_mbit: Speed of the cable in Mbit/s, each way; None: as fast as the machine.
+    """
+
+    def __init__(self, rate_mbit: float | None = None) -> None:
+        stem = f"hvd-{os.getpid()}-{next(_numbers)}"
+        self.a = Host(name=f"{stem}-a", address=f"{SUBNET}.1")
+        self.b = Host(name=f"{stem}-b", address=f"{SUBNET}.2")
+        self._rate_mbit = rate_mbit
+        self._folder: Path | None = None
+        self._running: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> TwoHosts:
+        remove_leftovers()
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="two-hosts-"))
+            self._build()
+            self.set_rate(self._rate_mbit)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def hosts(self) -> tuple[Host, Host]:
+        return self.a, self.b
+
+    def set_rate(self, rate_mbit: float | None) -> None:
+        """Make the cable so fast, each way, also while jobs run; None takes the limit away."""
+        for host in self.hosts:
+            if rate_mbit is None:
+                _ip(
+                    "netns", "exec", host.name, "tc", "qdisc", "del", "dev", DEVICE, "root", ok=True
+                )
+                continue
+            words = ["tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf"]
+            burst = max(64 * 1024, int(rate_mbit * 125))  # 64 KiB: the largest packet; or 1 ms
+            words += ["rate", f"{rate_mbit}mbit", "burst", str(burst), "latency", "50ms"]
+            _ip("netns", "exec", host.name, *words)
+
+    def mpirun(self, ranks: tuple[int, int], environ: Mapping[str, str]) -> list[str]:
+        """Return the words before a program that start ``ranks`` = (ranks on a, ranks on b)."""
+        places = ",".join(f"{h.name}:{n}" for h, n in zip(self.hosts, ranks, strict=True) if n)
+        words = [str(BIN / "mpirun"), "-n", str(sum(ranks)), "--host", places]
+        words += ["--bind-to", "none", *self.launch_options()]
+        return words + [word for name in sorted(environ) for word in ("-x", name)]
+
+    def launch_options(self) -> list[str]:
+        """Return what mpirun needs to know of these hosts.
+
+        The daemon stays attached to the launch agent: an agent that ends takes its host's
+        processes with it.
+        """
+        words = ["--prtemca", "plm_ssh_agent", str(self.agent), "--leave-session-attached"]
+        words += ["--map-by", ":OVERSUBSCRIBE", "--mca", "btl", "self,sm,tcp"]
+        return [
+            *words,
+            "--mca",
+            "btl_tcp_if_include",
+            DEVICE,
+            "--prtemca",
+            "prte_if_include",
+            DEVICE,
+        ]
+
+    @property
+    def agent(self) -> Path:
+        """Program that runs a command on a host: ``agent HOST COMMAND``."""
+        assert self._folder is not None, "the hosts exist inside the with block only"
+        return self._folder / "agent"
+
+    def start(
+        self, ranks: tuple[int, int], words: Sequence[str | Path], **environ: str
+    ) -> subprocess.Popen[str]:
+        """Start a job with ``environ`` set on all its ranks; its output goes to pipes."""
+        environ = {"OMP_NUM_THREADS": "1", **environ}
+        return self.start_on_a([*self.mpirun(ranks, environ), *words], **environ)
+
+    def start_on_a(self, words: Sequence[str | Path], **environ: str) -> subprocess.Popen[str]:
+        """Start a command on host a, in a session of its own."""
+        kept = {name: value for name, value in os.environ.items() if not _is_of_a_job(name)}
+        path = os.pathsep.join([str(BIN), kept.get("PATH", "")])
+        process = subprocess.Popen(
+            self.a.inside([str(word) for word in words]),
+            env={**kept, **ROOT_VARIABLES, "PATH": path, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._running.append(process)
+        return process
+
+    def run(
+        self, ranks: tuple[int, int], words: Sequence[str | Path], limit_s: float, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a job to its end.
+
+        Raises:
+            subprocess.TimeoutExpired: It did not end within ``limit_s`` seconds.
+        """
+        process = self.start(ranks, words, **environ)
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        finally:
+            _kill(process)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def processes(self, host: Host) -> list[int]:
+        """Return the processes that run on ``host``."""
+        return [int(word) for word in _ip("netns", "pids", host.name).split()]
+
+    def close(self) -> None:
+        """End what runs on the hosts and remove them; may be called again."""
+        for process in self._running:
+            _kill(process)
+        self._running.clear()
+        for host in self.hosts:
+            remove_host(host.name)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _build(self) -> None:
+        for host in self.hosts:
+            _ip("netns", "add", host.name)
+            folder = NETNS_FILES / host.name
+            folder.mkdir(parents=True)
+            lines = ["127.0.0.1 localhost", *(f"{h.address} {h.name}" for h in self.hosts)]
+            (folder / "hosts").write_text("\n".join(lines) + "\n")
+        a, b = self.a.name, self.b.name
+        _ip("link", "add", DEVICE, "netns", a, "type", "veth", "peer", DEVICE, "netns", b)
+        for host in self.hosts:
+            _ip("-n", host.name, "address", "add", f"{host.address}/24", "dev", DEVICE)
+            for device in ("lo", DEVICE):
+                _ip("-n", host.name, "link", "set", device, "up")
+        self._write_agent()
+
+    def _write_agent(self) -> None:
+        clean = f'env -i PATH="{BIN}:$PATH" HOME="$HOME" sh -c "$*"'
+        inner = Host(name="$host", address="").inside([])[:-3]
+        enter = " ".join([*inner, "-c", f"'{ENTER}'", '"$host"'])
+        self.agent.write_text(f'#!/bin/sh\nhost="$1"; shift\nexec {enter} {clean}\n')
+        self.agent.chmod(0o755)
+
+
+def remove_host(name: str) -> None:
+    """End what still runs in the network namespace ``name`` and remove it, if it exists."""
+    for word in _ip("netns", "pids", name, ok=True).split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(word), signal.SIGKILL)
+    _ip("netns", "del", name, ok=True)
+    shutil.rmtree(NETNS_FILES / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        NETNS_FILES.rmdir()
+
+
+def remove_leftovers() -> None:
+    """Remove hosts of processes that ended without removing them."""
+    for line in _ip("netns", "list").splitlines():
+        match = re.fullmatch(r"hvd-(\d+)-\d+-[ab]", line.split()[0])
+        if match and not Path("/proc", match[1]).exists():
+            remove_host(match[0])
+
+
+def _is_of_a_job(name: str) -> bool:
+    return name.startswith(("HOROVOD_", "OMPI_", "PRTE_", "PMIX_", "PMI_"))
+
+
+def _ip(*words: str, ok: bool = False) -> str:
+    """Run ``ip`` and return what it prints; with ``ok`` it may fail.
+
+    Raises:
+        RuntimeError: It fails; says how.
+    """
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
+    if done.returncode and not ok:
+        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    process.wait(10)

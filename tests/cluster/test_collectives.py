@@ -1,0 +1,64 @@
+"""Every collective on two hosts under both booleans, and what travels between the hosts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.collectives import CHECKS, TRAFFIC_ELEMENTS
+from cluster.hosts import TwoHosts
+
+SCRIPT = Path(__file__).with_name("collectives.py")
+LAYOUTS = {"2 x 2": (2, 2), "2 + 1": (2, 1), "1 + 2": (1, 2)}
+BOOLEANS = ("00", "01", "10", "11")
+
+
+@pytest.fixture(scope="module")
+def jobs(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that gives the results of the job in a layout; each job runs once."""
+
+    @cache
+    def results(layout: str) -> dict[str, Any]:
+        path = tmp_path_factory.mktemp("collectives") / "results.json"
+        done = hosts.run(LAYOUTS[layout], [sys.executable, SCRIPT, path], limit_s=60)
+        assert done.returncode == 0, done.stderr
+        content: dict[str, Any] = json.loads(path.read_text())
+        return content
+
+    return results
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("booleans", BOOLEANS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_are_exact(jobs: Any, layout: str, booleans: str, check: str) -> None:
+    """C1: ``booleans`` are hierarchical_allreduce and hierarchical_allgather."""
+    assert jobs(layout)["wrong"][f"{booleans} {check}"] == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_know_their_place(jobs: Any, hosts: TwoHosts, layout: str) -> None:
+    on_a, on_b = LAYOUTS[layout]
+    size = on_a + on_b
+    right = []
+    for rank in range(size):
+        cross_rank, local_rank = (0, rank) if rank < on_a else (1, rank - on_a)
+        local_size = (on_a, on_b)[cross_rank]
+        hosts_with_it = [host for host in (0, 1) if (on_a, on_b)[host] > local_rank]
+        place = [rank, size, local_rank, local_size]
+        place += [hosts_with_it.index(cross_rank), len(hosts_with_it)]
+        right.append([*place, hosts.hosts[cross_rank].name])
+    assert jobs(layout)["ranks"] == right
+
+
+def test_the_hierarchical_allreduce_sends_each_byte_once(jobs: Any) -> None:
+    """2 hosts of 2 ranks: as many bytes leave a host as the tensor has; one level needs more."""
+    sent = jobs("2 x 2")["sent"]
+    tensor_bytes = 4 * TRAFFIC_ELEMENTS
+    assert max(sent["10"], sent["11"]) < 1.15 * tensor_bytes
+    assert min(sent["00"], sent["01"]) > 1.25 * tensor_bytes

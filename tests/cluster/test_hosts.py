@@ -1,0 +1,99 @@
+"""The two hosts themselves, and jobs whose host or cable changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster.hosts import DEVICE, NETNS_FILES, TwoHosts
+from cluster.loop import BYTES_PER_STEP
+
+LOOP = Path(__file__).with_name("loop.py")
+
+
+def steps(folder: Path) -> int:
+    path = folder / "steps"
+    return int(path.read_text()) if path.exists() else 0
+
+
+def wait_for_steps(
+    job: subprocess.Popen[str], folder: Path, count: int, limit_s: float = 40
+) -> None:
+    deadline = time.monotonic() + limit_s
+    while steps(folder) < count:
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < deadline, f"{steps(folder)} of {count} steps in {limit_s} s"
+        time.sleep(0.02)
+
+
+def namespaces() -> str:
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_nothing_is_left_behind() -> None:
+    with TwoHosts(rate_mbit=100) as hosts:
+        sleeper = hosts.start_on_a(["sleep", "100"])
+        assert all(host.name in namespaces() for host in hosts.hosts)
+        agent = hosts.agent
+    assert sleeper.returncode is not None
+    assert not any(host.name in namespaces() for host in hosts.hosts)
+    assert not any((NETNS_FILES / host.name).exists() for host in hosts.hosts)
+    assert not agent.exists()
+    hosts.close()
+
+
+def test_hosts_share_neither_names_nor_memory_nor_variables(hosts: TwoHosts) -> None:
+    script = "import os, socket; print(socket.gethostname(), os.listdir('/dev/shm'), {})"
+    script = script.format("os.environ.get('SOME_VARIABLE'), os.environ.get('HOROVOD_LOG_LEVEL')")
+    words = [*hosts.mpirun((1, 1), {"HOROVOD_LOG_LEVEL": "debug"}), sys.executable, "-c", script]
+    process = hosts.start_on_a(words, SOME_VARIABLE="here", HOROVOD_LOG_LEVEL="debug")
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    on_a, on_b = sorted(out.splitlines())
+    assert on_a.startswith(hosts.a.name)
+    assert on_b == f"{hosts.b.name} [] None debug"
+
+
+def test_the_rate_holds_and_changes_while_a_job_runs(slow_hosts: TwoHosts, tmp_path: Path) -> None:
+    """1 + 1 ranks exchange a tensor a step: at 200 Mbit/s at least 16 ms, at 20 ten times that."""
+    job = slow_hosts.start((1, 1), [sys.executable, LOOP, tmp_path])
+    wait_for_steps(job, tmp_path, 20)
+    times = []
+    for rate in (200, 20):
+        slow_hosts.set_rate(rate)
+        wait_for_steps(job, tmp_path, steps(tmp_path) + 3)  # what was on its way
+        first, start = steps(tmp_path), time.monotonic()
+        wait_for_steps(job, tmp_path, first + 15)
+        times.append((time.monotonic() - start) / (steps(tmp_path) - first))
+    fastest_s = BYTES_PER_STEP * 8 / 200e6
+    assert 0.9 * fastest_s < times[0] < 4 * fastest_s
+    assert 9 * fastest_s < times[1]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_that_dies_ends_the_job_on_both_hosts(
+    hosts: TwoHosts, tmp_path: Path, rank: int
+) -> None:
+    process = hosts.start((2, 2), [sys.executable, LOOP, tmp_path, str(rank)])
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    deadline = time.monotonic() + 5
+    while any(hosts.processes(host) for host in hosts.hosts):
+        assert time.monotonic() < deadline, "processes of the job are left"
+        time.sleep(0.05)
+
+
+def test_the_cable_has_one_end_on_each_host(hosts: TwoHosts) -> None:
+    for host in hosts.hosts:
+        done = subprocess.run(
+            ["ip", "-n", host.name, "-brief", "address", "show", "dev", DEVICE],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"{host.address}/24" in done.stdout

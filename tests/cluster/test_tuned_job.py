@@ -1,0 +1,39 @@
+"""A tuned job on two hosts, started as users start it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+from cluster.hosts import BIN, DEVICE, TwoHosts
+
+JOB = Path(__file__).parent.parent / "e2e" / "job.py"
+FAST = {
+    "HOROVOD_AUTOTUNE": "1",
+    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "5",
+    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
+    "HOROVOD_AUTOTUNE_BUDGET": "1",
+    "HOROVOD_AUTOTUNE_SEED": "1",
+}
+
+
+def test_the_tuner_explores_the_hierarchical_allreduce(
+    slow_hosts: TwoHosts, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.csv"
+    places = ",".join(f"{host.name}:2" for host in slow_hosts.hosts)
+    words = [BIN / "horovodrun", "-np", "4", "-H", places, "--network-interfaces", DEVICE]
+    words += ["--mpi-args", " ".join(slow_hosts.launch_options())]
+    words += [sys.executable, JOB, tmp_path, "4000"]
+    process = slow_hosts.start_on_a(words, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    with log.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["hierarchical_allreduce"] for row in rows} == {"0", "1"}
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(4)]
+    assert all(rank["params"] == ranks[0]["params"] for rank in ranks)
+    assert ranks[0]["state"] == "done"
