@@ -1,6 +1,7 @@
-"""The native engine (csrc/bindings). Holds no Python object: callers keep tensors alive until release.
+"""The native engine (csrc/bindings).
 
-Every function that can block releases the GIL. ``wait`` looks for Python signals every 100 ms.
+It holds no Python object: callers keep tensors alive until release. Every function that can block
+releases the GIL. ``wait`` looks for Python signals every 100 ms.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ class InvalidRequest(ValueError):
     """The request was refused before negotiation: duplicate name, unknown root, bad count."""
 
 class Params:
-    """One setting of the communication parameters (a plain value; see autotune.trial.CommParams)."""
+    """One setting of the communication parameters: a plain value; see autotune.trial."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class StepRecord:
 
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
-        """**Collective.** Connect all ranks and start the engine thread. Rank 0 gives ``rendezvous``.
+        """**Collective.** Connect all ranks and start the engine thread; rank 0 gives ``rendezvous``.
 
         Raises EngineError when a rank does not connect within 60 s.
         """
@@ -93,8 +94,8 @@ class Engine:
         Args:
             operation: "allreduce", "allgather", "broadcast" or "barrier".
             name: Unique among the operations in flight.
-            input, output: Addresses; equal for in place; output 0 for allgather (see ``result``). The
-                memory must live until ``release``.
+            input, output: Addresses; equal for in place; output 0 for allgather (see ``result``).
+                The memory must live until ``release``.
             shape: Shape of the input, in elements.
             dtype: Name of the type as in torch without the prefix ("float32", "bfloat16", "bool").
             reduce_op: "average", "sum", "min", "max" or "product".
@@ -112,14 +113,14 @@ class Engine:
         """**Local.** Return when the operation is complete; raises EngineError if it failed."""
 
     def result(self, handle: int) -> tuple[memoryview, list[int]]:
-        """**Local.** Output bytes and shape of a complete allgather; valid until ``release`` or while
-        the memoryview lives."""
+        """**Local.** Output bytes and shape of a complete allgather; valid until ``release`` or
+        while the memoryview lives."""
 
     def release(self, handle: int) -> None:
         """**Local.** Forget a complete handle."""
 
     def end_step(self, explicit: bool = True) -> bool:
-        """**Local.** A training step ended on this rank. True when ``drain_steps`` is worth calling."""
+        """**Local.** A training step ended on this rank; True when ``drain_steps`` is worth it."""
 
     def drain_steps(self) -> tuple[list[StepRecord], list[tuple[int, list[tuple[str, int]]]]]:
         """**Local.** Steps finished since the last call, and signatures not reported before."""
@@ -137,11 +138,12 @@ class Engine:
         """**Local.** The epoch in force on this rank."""
 
     def counters(self) -> dict[str, int]:
-        """**Local.** Monotonic counters: operations, responses, cycles, messages, cache_hits, cache_misses,
+        """**Local.** Monotonic counters: operations, responses, cycles, messages, cache_hits,
+        cache_misses,
         payload_bytes, fused_tensors, pack_ns, transfer_ns, unpack_ns, negotiation_ns, wait_ns."""
 
     def shutdown(self, timeout_seconds: float = 30.0) -> None:
-        """**Collective in spirit.** One rank's shutdown ends the engine of all; pending work fails."""
+        """**Collective in spirit.** One rank's shutdown ends all engines; pending work fails."""
 
     @property
     def failed(self) -> bool:
