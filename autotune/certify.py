@@ -127,11 +127,25 @@ class Comparison:
         test: The test on their pairs.
     """
 
-    def __init__(self, default: Trial, incumbent: Trial, *, rng: np.random.Generator) -> None:
-        """Compare two different trials; ``rng`` decides the order within each pair."""
+    def __init__(
+        self,
+        default: Trial,
+        incumbent: Trial,
+        *,
+        rng: np.random.Generator,
+        test: PairedTest | None = None,
+    ) -> None:
+        """Compare two different trials.
+
+        Args:
+            default: The trial with number 0.
+            incumbent: The other one.
+            rng: Decides the order within each pair.
+            test: Takes the pairs and decides; None: the test for a certificate.
+        """
         self.default = default
         self.incumbent = incumbent
-        self.test = PairedTest()
+        self.test = PairedTest() if test is None else test
         self._rng = rng
         self._arms: list[Trial] = []
         self._readings: dict[int, Reading] = {}

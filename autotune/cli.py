@@ -1,4 +1,4 @@
-"""``autotune best | show | replay``: argument parsing; the work is in other modules.
+"""``autotune best | show | replay | runs``: argument parsing; the work is in other modules.
 
 The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
 (the reason on standard error), 2 wrong usage. ``replay`` ends with its command's code; 127: no such
@@ -12,10 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from autotune.errors import AutotuneError
-from autotune.replay import FORMATS, environment, render
-from autotune.show import result_of, table
-from autotune.storage.reader import LogView, read_log
+from autotune.errors import AutotuneError, NoAnswerError
+from autotune.replay import FORMATS, render
+from autotune.result import Result, environment, read_result
+from autotune.show import table
+from autotune.storage.reader import read_log
+
+_REPLAY = "HOROVOD_AUTOTUNE_REPLAY"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,11 +57,16 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="autotune", description="Reads and replays tuning logs.")
-    tasks = parser.add_subparsers(dest="task", required=True, metavar="best|show|replay")
+    tasks = parser.add_subparsers(dest="task", required=True, metavar="best|show|replay|runs")
     log = "CSV log (ours or of any Horovod release), SQLite log, or folder of SQLite logs"
     best = tasks.add_parser("best", help="print the best configuration")
-    best.add_argument("log", metavar="LOG", help=log)
+    best.add_argument("log", metavar="LOG", help=log + ", or a result saved by --format json")
     best.add_argument("--format", choices=list(FORMATS), default="text", help="default: text")
+    best.add_argument(
+        "--require-certified",
+        action="store_true",
+        help="no answer (exit 1) unless tuning has finished and the gain is certified",
+    )
     show = tasks.add_parser("show", help="print all trials")
     show.add_argument("log", metavar="LOG", help=log)
     replay = tasks.add_parser(
@@ -67,35 +75,77 @@ def _parser() -> argparse.ArgumentParser:
         usage="autotune replay LOG -- COMMAND...",
     )
     replay.add_argument("log", metavar="LOG", help=log)
+    runs = tasks.add_parser("runs", help="list the runs in databases: job, ranks, state, gain")
+    runs.add_argument("log", metavar="FOLDER_OR_DB", help="SQLite log, folder of them, or a CSV")
+    runs.add_argument(
+        "--datasette-metadata",
+        action="store_true",
+        help="print what tables and columns mean, as JSON for 'datasette -m'",
+    )
     return parser
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
-    view = read_log(options.log)
-    for warning in view.warnings:
-        _say(warning)
     if options.task == "show":
-        print(table(view), flush=True)
-        return 0
-    result = result_of(view)
-    if not view.finished:
-        _say(f"{options.log}: tuning has not finished; this is the best {_so_far(view)}")
+        return _show(options.log)
+    if options.task == "runs":
+        return _runs(options)
+    result = read_result(options.log)
+    for warning in result.warnings:
+        _say(warning)
     if options.task == "replay":
-        return _replay(environment(result.params), command)
+        return _replay(options.log, result, command)
+    if options.require_certified:
+        _require_certified(options.log, result)
     print(render(result, options.format), flush=True)
     return 0
 
 
-def _so_far(view: LogView) -> str:
-    count = len(view.trials)
-    return f"of {count} trial{'' if count == 1 else 's'} so far"
+def _show(log: str) -> int:
+    view = read_log(log)
+    for warning in view.warnings:
+        _say(warning)
+    print(table(view), flush=True)
+    return 0
 
 
-def _replay(settings: dict[str, str], command: list[str]) -> int:
-    """Become ``command``, with the settings in its environment and the tuner off."""
+def _runs(options: argparse.Namespace) -> int:
+    from autotune import runs
+
+    if options.datasette_metadata:
+        print(runs.datasette_metadata(options.log), flush=True)
+        return 0
+    listing = runs.list_all(options.log)
+    for warning in listing.warnings:
+        _say(warning)
+    print(runs.table(listing), flush=True)
+    return 0
+
+
+def _require_certified(log: str, result: Result) -> None:
+    """Raise ``NoAnswerError`` unless the result is final and its gain is certified."""
+    if result.certified and result.finished:
+        return
+    if not result.finished:
+        why = "tuning has not finished"
+    elif result.certified is None:
+        why = "no certificate is known (a log of Horovod, or the database is not beside the log)"
+    else:
+        why = "the gain over the default was not certified"
+    raise NoAnswerError(f"{log}: no certified answer: {why}")
+
+
+def _replay(log: str, result: Result, command: list[str]) -> int:
+    """Become ``command``, with the settings in its environment and the tuner off.
+
+    The log's own path goes along, so that the job can say when it differs from the tuned one. A job
+    that is to check the settings takes them from the log: explicit ones are never taken back.
+    """
     if os.environ.get("HOROVOD_AUTOTUNE", "0").strip() not in {"", "0"}:
         _say("HOROVOD_AUTOTUNE is switched off for the replayed command")
-    child = {**os.environ, **settings, "HOROVOD_AUTOTUNE": "0"}
+    child = {**os.environ, "HOROVOD_AUTOTUNE": "0", _REPLAY: os.path.abspath(log)}
+    if os.environ.get(f"{_REPLAY}_CHECK", "0").strip() in {"", "0"}:
+        child |= environment(result.params)
     try:
         os.execvpe(command[0], command, child)
     except (FileNotFoundError, NotADirectoryError):

@@ -84,6 +84,7 @@ class Hello:
         inert: {parameter name: reason} that cannot matter in this job.
         size, local_size, cross_size: Ranks of the job, on rank 0's host, hosts.
         versions: Versions for the fingerprint.
+        check: Only compare this setting, which the job starts with, with the default; None: tune.
         host, pid: Rank 0's host name and process.
     """
 
@@ -97,6 +98,7 @@ class Hello:
     local_size: int
     cross_size: int
     versions: Mapping[str, str] = field(default_factory=dict)
+    check: Mapping[str, Any] | None = None
     host: str
     pid: int
 

@@ -7,51 +7,28 @@ format is exact: bytes and floats come back from the text as they were.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
 from typing import Any
 
+from autotune import snippets
 from autotune.errors import InvalidSettingError
-from autotune.exact import exact, exact_mib
-from autotune.space import BY_NAME, PARAMETERS
+from autotune.exact import exact
+from autotune.result import (
+    ORDER,
+    SCORE_UNIT,
+    Result,
+    environment,
+    gain_text,
+    launcher_values,
+)
+from autotune.space import BY_NAME
 from autotune.trial import CommParams
-
-SCORE_UNIT = "bytes/us, higher is better"
-_ORDER = tuple(BY_NAME[setting.name] for setting in fields(CommParams))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """A configuration and what is known about it.
-
-    Attributes:
-        params: The configuration.
-        score: bytes/us, or None.
-        finished: Tuning was finalised.
-        gain: Certified relative gain in step time over the default, as (estimate, low, high).
-        certified: Whether the gain is certified; None: not known.
-        job: Where it was found, JSON-safe: ranks, local size, hosts, versions.
-    """
-
-    params: CommParams
-    score: float | None = None
-    finished: bool = True
-    gain: tuple[float, float, float] | None = None
-    certified: bool | None = None
-    job: Mapping[str, Any] = field(default_factory=dict)
-
-
-def environment(params: CommParams) -> dict[str, str]:
-    """Return {environment variable: text} that puts ``params`` in force."""
-    return {
-        parameter.env: parameter.format(getattr(params, parameter.name)) for parameter in PARAMETERS
-    }
 
 
 def flags(params: CommParams) -> list[str]:
     """Return the arguments of ``horovodrun`` that put ``params`` in force."""
     arguments: list[str] = []
-    for name, value in _launcher_values(params).items():
+    for name, value in launcher_values(params).items():
         flag = BY_NAME[name].flag
         if isinstance(value, bool):
             arguments.append(flag if value else flag.replace("--", "--no-", 1))
@@ -75,7 +52,7 @@ def render(result: Result, format_name: str) -> str:
 
 def _text(result: Result) -> str:
     rows = []
-    for parameter in _ORDER:
+    for parameter in ORDER:
         value = getattr(result.params, parameter.name)
         unit = "" if parameter.type is bool else f" {parameter.unit}"
         rows.append(f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}")
@@ -88,15 +65,6 @@ def _text(result: Result) -> str:
     return "\n".join(rows)
 
 
-def gain_text(result: Result) -> str:
-    """Return the gain with its interval for people, e.g. ``+12.1 % (5.0 to 19.4), certified``."""
-    if result.gain is None:
-        return "not known"
-    gain, low, high = (f"{100 * value:+.1f}" for value in result.gain)
-    verdict = "certified" if result.certified else "not certified: the default is kept"
-    return f"{gain} % over the default ({low} to {high}), {verdict}"
-
-
 def _env(result: Result) -> str:
     return "\n".join(f"{name}={text}" for name, text in environment(result.params).items())
 
@@ -107,7 +75,7 @@ def _flags(result: Result) -> str:
 
 def _yaml(result: Result) -> str:
     lines = ["params:"]
-    for name, value in _launcher_values(result.params).items():
+    for name, value in launcher_values(result.params).items():
         key = BY_NAME[name].flag.removeprefix("--").replace("-", "_")
         lines.append(f"  {key}: {str(value).lower()}")
     return "\n".join(lines)
@@ -124,25 +92,16 @@ def _json(result: Result) -> str:
     return json.dumps(content, indent=2)
 
 
-def _launcher_values(params: CommParams) -> dict[str, str | bool]:
-    """Return the values as the launcher's flags and config file take them: MiB, ms, entries."""
-    values: dict[str, str | bool] = {}
-    for parameter in _ORDER:
-        value = getattr(params, parameter.name)
-        if parameter.name == "fusion_threshold_bytes":
-            values[parameter.name] = exact_mib(value)
-        elif parameter.type is bool:
-            values[parameter.name] = bool(value)
-        else:
-            values[parameter.name] = exact(value) if parameter.type is float else str(value)
-    return values
-
-
 FORMATS: dict[str, Callable[[Result], str]] = {
     "text": _text,
     "env": _env,
     "flags": _flags,
     "yaml": _yaml,
     "json": _json,
+    "mpirun": snippets.mpirun,
+    "mpiexec": snippets.mpiexec,
+    "slurm": snippets.slurm,
+    "pbs": snippets.pbs,
+    "k8s": snippets.k8s,
 }
 """{name: function from a result to its text}; ``autotune best --format`` offers these."""

@@ -20,8 +20,8 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError, ProtocolError
 from autotune.protocol import (
@@ -40,6 +40,7 @@ from autotune.protocol import (
 
 if TYPE_CHECKING:
     from autotune.events import Event, Plan
+    from autotune.guard import ReplayCheck
     from autotune.logkeeper import LogKeeper
     from autotune.tuner import Tuner
 
@@ -129,7 +130,7 @@ class Service:
         self._outbox = outbox
         self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
         self._unanswered: int | None = None
-        self._tuner: Tuner
+        self._tuner: Tuner | ReplayCheck
         self._logs: LogKeeper
         self._hello: Hello
 
@@ -181,15 +182,28 @@ class Service:
         from autotune.tuner import Tuner
 
         seed = hello.settings.seed
+        seed = secrets.randbits(31) if seed is None else seed
         self._hello = hello
+        if hello.check is not None:
+            self._take_check(hello, hello.check, seed)
+            return
         self._tuner = Tuner(
             settings=hello.settings,
-            seed=secrets.randbits(31) if seed is None else seed,
+            seed=seed,
             size=hello.size,
             fixed=hello.fixed,
             inert=hello.inert,
         )
         self._logs = LogKeeper.open(hello)
+
+    def _take_check(self, hello: Hello, tuned: Mapping[str, Any], seed: int) -> None:
+        from autotune.guard import ReplayCheck
+        from autotune.logkeeper import LogKeeper
+
+        self._tuner = ReplayCheck(
+            settings=hello.settings, seed=seed, tuned=tuned, fixed=hello.fixed
+        )
+        self._logs = LogKeeper(None, where="")
 
     def _end(self) -> None:
         try:
@@ -261,7 +275,7 @@ class Service:
         start = self._logs.start(self._hello, operations, seed=self._tuner.seed)
         for text in self._logs.notes():
             self._outbox.send(Line(text=text))
-        if not isinstance(start, Replay):
+        if self._hello.check is None and not isinstance(start, Replay):
             _in_background(_preload)
         self._handle(self._tuner.begin(operations, start))
 

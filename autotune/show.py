@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from autotune.replay import SCORE_UNIT, Result, gain_text
+from autotune.result import SCORE_UNIT, gain_text, result_of
 from autotune.storage.locking import holder
 from autotune.storage.reader import LogView
+from autotune.table import align
 from autotune.trial import RunState, Trial
 
 _COLUMNS = (
@@ -22,30 +23,6 @@ _COLUMNS = (
 )
 
 
-def result_of(view: LogView) -> Result:
-    """Return the log's answer with what is known about it.
-
-    Raises:
-        NoAnswerError: The log holds no complete trial.
-    """
-    best, certificate, run = view.answer(), view.certificate, view.run
-    gain = certificate and (certificate.gain, certificate.gain_low, certificate.gain_high)
-    job = run and {
-        "size": run.size,
-        "local_size": run.local_size,
-        "cross_size": run.cross_size,
-        "versions": dict(run.versions),
-    }
-    return Result(
-        params=best.params,
-        score=best.score,
-        finished=view.finished,
-        gain=gain if gain and None not in gain else None,
-        certified=certificate.certified if certificate else None,
-        job=job or {},
-    )
-
-
 def table(view: LogView) -> str:
     """Return the log as text: state, job, trials with the incumbent marked, gain.
 
@@ -55,7 +32,7 @@ def table(view: LogView) -> str:
     result = result_of(view)
     best = view.answer()
     rows = [[*_cells(view, trial), " *" if trial == best else ""] for trial in view.trials]
-    parts = [_headline(view), *_job(view), "", *_align([*_header(), *rows]), ""]
+    parts = [_headline(view), *_job(view), "", *align([*_header(), *rows]), ""]
     parts.append(f"score in {SCORE_UNIT}; * is the {'best' if view.finished else 'best so far'}")
     if view.certificate is not None:
         parts += [f"gain: {gain_text(result)}", view.certificate.reason]
@@ -107,11 +84,3 @@ def _over_default(view: LogView, trial: Trial) -> str:
     if view.kind == "horovod" or first.trial_id != 0 or first.score <= 0:
         return "-"
     return f"{100 * (trial.score / first.score - 1):+.1f}"
-
-
-def _align(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]

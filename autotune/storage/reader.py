@@ -102,6 +102,8 @@ def _read_csv(path: str) -> LogView:
         known = {row_text(trial): trial for trial in stored.trials}
         trials = tuple(known[row_text(trial)] for trial in trials)
         best = best and known[row_text(best)]
+    elif content.own:
+        trials = tuple(_without_database(trial) for trial in trials)
     return LogView(
         path=path,
         kind="csv" if content.own else "horovod",
@@ -114,17 +116,35 @@ def _read_csv(path: str) -> LogView:
     )
 
 
+def _without_database(trial: Trial) -> Trial:
+    """Our rows with score 0 are rejected trials, also where no database says so."""
+    return trial if trial.score > 0 else replace(trial, state=TrialState.REJECTED)
+
+
 def _stored_run(path: str, content: CsvContent, warnings: list[str]) -> RunContent | None:
     """Return the run in the database beside the CSV that has all of the CSV's trials."""
-    database = default_db_path(os.path.realpath(path))
-    if not os.path.isfile(database):
-        return None
     rows = {row_text(trial) for trial in content.trials}
-    try:
-        return _first_run(database, lambda run: rows.issubset(map(row_text, run.trials)))
-    except LogError as error:
-        warnings.append(f"{error}; states and gain are not known")
-        return None
+    for database in _databases_of(path):
+        try:
+            found = _first_run(database, lambda run: rows.issubset(map(row_text, run.trials)))
+        except LogError as error:
+            warnings.append(f"{error}; states and gain are not known")
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _databases_of(path: str) -> list[str]:
+    """Return where a CSV's database may be: beside it, or where HOROVOD_AUTOTUNE_DB says."""
+    beside = default_db_path(os.path.realpath(path))
+    named = os.path.expanduser(os.environ.get("HOROVOD_AUTOTUNE_DB", "").strip())
+    files = [beside] if os.path.isfile(beside) else []
+    if named and os.path.isdir(named):
+        files += sorted(glob.glob(os.path.join(glob.escape(named), "*.db")))
+    elif named and os.path.isfile(named) and named not in files:
+        files.append(named)
+    return files
 
 
 def _read_sqlite(path: str) -> LogView:

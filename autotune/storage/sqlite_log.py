@@ -20,6 +20,7 @@ from autotune.storage import sqlite_schema as schema
 from autotune.storage.contract import RunInfo
 from autotune.storage.paths import is_local
 from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is_sqlite, read_run
+from autotune.storage.sqlite_views import create_views, have_views
 from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
 
 _BUSY_TIMEOUT_S = 10.0
@@ -187,12 +188,14 @@ class SqliteLog:
         self._connection.execute(f"PRAGMA journal_mode = {mode}")
         self._connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
         self._connection.execute("PRAGMA foreign_keys = ON")
-        if known:
+        if known and have_views(self._connection):
             return
         with self._db.atomic():
-            _create_tables(self._db)
-            self._connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-            self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+            if not known:
+                _create_tables(self._db)
+                self._connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+                self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+            create_views(self._connection)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

@@ -24,11 +24,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from autotune import protocol
-from autotune.errors import ProtocolError
+from autotune.errors import AutotuneError, ProtocolError
 from autotune.space import PARAMETERS
+from autotune.storage.placeholders import expand
 from horovod import __version__, _engine, basics
 from horovod.mpi import Topology
 from horovod.progress import Progress
+from horovod.replaying import REPLAY, replayed_params
 from horovod.service_process import ServiceProcess, child_environment, reap_previous
 from horovod.settings import Settings
 from horovod.step_source import StepSource
@@ -79,14 +81,39 @@ class Session:
         self._epoch = 0
         self._next_pump = 0.0
 
-    def prepare(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
-        """**Rank 0 only.** Start the service and wait for its word, bounded.
+    def prepare(
+        self, settings: Settings, topology: Topology, mpi_version: str
+    ) -> Mapping[str, Any] | None:
+        """**Rank 0 only.** Start the service, where it is wanted, and wait for its word, bounded.
+
+        Returns:
+            {parameter: value} that all ranks start with, where a log is replayed; else None.
 
         Raises:
-            ValueError: The service refuses the job (a path, a live job on the same log, ...).
+            ValueError: The service refuses the job (a path, a live job on the same log, ...), or
+                the log to be replayed cannot be read.
         """
-        if not settings["HOROVOD_AUTOTUNE"]:
-            return
+        replayed = replayed_params(
+            settings,
+            size=topology.size,
+            local_size=topology.local_size,
+            versions=job_versions(mpi_version),
+            host=socket.gethostname(),
+        )
+        if replayed is not None:
+            self._check(settings.with_params(replayed), topology, mpi_version)
+        elif settings["HOROVOD_AUTOTUNE"]:
+            self._tune(settings, topology, mpi_version)
+        return replayed
+
+    def _check(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
+        """Start the comparison of the replayed settings with the default, if it is wanted."""
+        if settings[REPLAY + "_CHECK"] and topology.size > 1:
+            logger.setLevel(logging.INFO)
+            self._start = settings.params
+            self._launch(make_hello(settings, topology, {}, mpi_version, check=settings.params))
+
+    def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
         logger.setLevel(logging.INFO)
         self._start = settings.params
         inert = inert_parameters(topology)
@@ -270,14 +297,49 @@ def nothing_to_tune(size: int, fixed: Mapping[str, Any], inert: Mapping[str, str
     return f"all parameters that matter are set explicitly ({variables}){others}"
 
 
+def job_versions(mpi_version: str) -> dict[str, str]:
+    """**Local.** Return the versions that make a result what it is."""
+    return {"hvd-autotune": __version__, "mpi": mpi_version}
+
+
+def log_path(settings: Settings, variable: str) -> str | None:
+    """**Local.** Return the path in ``variable`` with ``{job_id}`` and ``{host}`` filled in.
+
+    Raises:
+        ValueError: No queue says what the job's id is.
+    """
+    path: str | None = settings[variable]
+    try:
+        return path and expand(path, variable, os.environ, host=socket.gethostname())
+    except AutotuneError as error:
+        raise ValueError(str(error)) from None
+
+
 def make_hello(
-    settings: Settings, topology: Topology, inert: Mapping[str, str], mpi_version: str
+    settings: Settings,
+    topology: Topology,
+    inert: Mapping[str, str],
+    mpi_version: str,
+    *,
+    check: Mapping[str, Any] | None = None,
 ) -> protocol.Hello:
-    """**Local.** Return the message that describes the job to the service."""
+    """**Local.** Return the message that describes the job to the service.
+
+    Args:
+        settings: Of this rank.
+        topology: Of the job.
+        inert: {parameter: reason} of those that cannot matter.
+        mpi_version: Of the MPI library.
+        check: Only compare this setting with the default, without a log; None: tune.
+
+    Raises:
+        ValueError: A log's path cannot be filled in.
+    """
     prefix = "HOROVOD_AUTOTUNE_"
     return protocol.Hello(
-        csv_path=settings[prefix + "LOG"],
-        db_path=settings[prefix + "DB"],
+        csv_path=log_path(settings, prefix + "LOG") if check is None else None,
+        db_path=log_path(settings, prefix + "DB") if check is None else None,
+        check=check,
         settings=protocol.Settings(
             warmup_samples=settings[prefix + "WARMUP_SAMPLES"],
             steps_per_sample=settings[prefix + "STEPS_PER_SAMPLE"],
@@ -291,7 +353,7 @@ def make_hello(
         size=topology.size,
         local_size=topology.local_size,
         cross_size=topology.cross_size,
-        versions={"hvd-autotune": __version__, "mpi": mpi_version},
+        versions=job_versions(mpi_version),
         host=socket.gethostname(),
         pid=os.getpid(),
     )

@@ -27,8 +27,13 @@ logger = logging.getLogger("horovod")
 class Tuner(Protocol):
     """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.autotuning`` provides it."""
 
-    def prepare(self, settings: Settings, topology: mpi.Topology, mpi_version: str) -> None:
-        """**Rank 0 only.** Start, before the engine exists; ValueError when the job cannot tune."""
+    def prepare(
+        self, settings: Settings, topology: mpi.Topology, mpi_version: str
+    ) -> Mapping[str, Any] | None:
+        """**Rank 0 only.** Start, before the engine exists; ValueError when the job cannot tune.
+
+        Returns what all ranks start with, as {parameter name: value}; None: what they were given.
+        """
 
     def attach(self, engine: _engine.Engine) -> None:
         """**Local.** The engine runs."""
@@ -245,11 +250,13 @@ def _start_job(communicator: Any, tuner: Tuner | None) -> _Job:
     topology, parsed, report = _read_own(communicator)
     if tuner is not None and topology.rank == 0 and parsed is not None and not report.error:
         report = _prepare_tuner(tuner, parsed, topology, report)
-    error = find_error(mpi.gather_all(communicator, report))
+    reports = mpi.gather_all(communicator, report)
+    error = find_error(reports)
     try:
         if error is not None or parsed is None:
             communicator.Free()
             raise ValueError(f"hvd.init(): {error}")
+        parsed = parsed.with_params(reports[0].start)
         _warn_once(parsed, topology)
         engine = _start_engine(communicator, topology, parsed)
     except Exception:
@@ -281,10 +288,11 @@ def _prepare_tuner(
 ) -> RankReport:
     _configure_logging(parsed)
     try:
-        tuner.prepare(parsed, topology, _process.mpi.Get_library_version().split(",")[0].strip())
+        version = _process.mpi.Get_library_version().split(",")[0].strip()
+        start = tuner.prepare(parsed, topology, version)
     except ValueError as error:
         return RankReport(report.to_agree, str(error))
-    return report
+    return RankReport(report.to_agree, start=start)
 
 
 def _core(parsed: Settings, topology: mpi.Topology) -> int:

@@ -111,6 +111,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(env="HOROVOD_AUTOTUNE", parse=_switch("HOROVOD_AUTOTUNE"), default=False),
     Variable(env=_TUNER + "LOG", parse=str, agree=False),
     Variable(env=_TUNER + "DB", parse=str, agree=False),
+    Variable(env=_TUNER + "REPLAY", parse=str),
+    Variable(env=_TUNER + "REPLAY_CHECK", parse=_switch(_TUNER + "REPLAY_CHECK"), default=False),
     Variable(
         env=_TUNER + "WARMUP_SAMPLES", parse=_whole(_TUNER + "WARMUP_SAMPLES", 0, "samples", 10**6)
     ),
@@ -189,6 +191,16 @@ class Settings:
         """{parameter name: value} of the parameters that the user set explicitly."""
         return {p.name: self.values[p.env] for p in PARAMETERS if p.env in self.explicit}
 
+    def with_params(self, params: Mapping[str, Any] | None) -> Settings:
+        """Return these settings with other starting values, by parameter name; None: no others.
+
+        What is explicit stays what it is: a replayed value is not one that the user set.
+        """
+        if params is None:
+            return self
+        replaced = {p.env: params[p.name] for p in PARAMETERS}
+        return Settings({**self.values, **replaced}, self.explicit)
+
     @property
     def to_agree(self) -> dict[str, Any]:
         """{variable: value} that must be the same on all ranks."""
@@ -221,10 +233,14 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank tells all others at init: its values that must agree, or its error."""
+    """What one rank tells all others at init: its values that must agree, or its error.
+
+    ``start`` of rank 0, if given, is what all ranks start with, as {parameter name: value}.
+    """
 
     to_agree: Mapping[str, Any]
     error: str | None = None
+    start: Mapping[str, Any] | None = None
 
 
 def find_error(reports: list[RankReport]) -> str | None:

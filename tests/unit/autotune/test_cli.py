@@ -169,6 +169,7 @@ class TestReplay:
         assert done.returncode == 7
         assert done.stdout.splitlines() == [
             "HOROVOD_AUTOTUNE=0",
+            f"HOROVOD_AUTOTUNE_REPLAY={tuned}",
             "HOROVOD_CACHE_CAPACITY=1024",
             "HOROVOD_CYCLE_TIME=1.0",
             "HOROVOD_FUSION_THRESHOLD=123457",

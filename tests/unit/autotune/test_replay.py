@@ -2,18 +2,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
+import subprocess
 from collections.abc import Callable
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import InvalidSettingError
-from autotune.replay import FORMATS, Result, environment, flags, render
+from autotune.replay import FORMATS, flags, render
+from autotune.result import Result, environment
 from autotune.space import BY_ENV, BY_NAME, PARAMETERS, mib_to_bytes
 from autotune.trial import CommParams
+
+BARE = {"PATH": os.environ["PATH"]}
+PURE = ("text", "env", "flags", "yaml", "json", "mpirun", "mpiexec", "k8s")
+"""Formats that are read here without a process."""
 
 settings_of_any_kind = st.builds(
     CommParams,
@@ -67,12 +74,50 @@ def from_json(text: str) -> CommParams:
     return CommParams.from_dict({name: content[name] for name in BY_NAME})
 
 
+def from_pairs(words: list[str]) -> CommParams:
+    return from_env("\n".join(word for word in words if word.startswith("HOROVOD_")))
+
+
+def from_mpirun(text: str) -> CommParams:
+    words = shlex.split(text)
+    assert words[::2] == ["-x"] * len(PARAMETERS)
+    return from_pairs(words)
+
+
+def from_mpiexec(text: str) -> CommParams:
+    words = shlex.split(text)
+    assert words[::3] == ["-genv"] * len(PARAMETERS)
+    return from_pairs([f"{a}={b}" for a, b in zip(words[1::3], words[2::3], strict=True)])
+
+
+def from_script(text: str) -> CommParams:
+    """Read as a shell does, in which ``srun`` and ``mpiexec`` show what they would pass on."""
+    show = 'srun() { env; }; mpiexec() { shift 2; "${@:1:6}"; }\n'
+    script = show + text.replace("python train.py", "")
+    done = subprocess.run(
+        ["bash", "-eu", "-c", script], capture_output=True, text=True, check=True, env=BARE
+    )
+    return from_pairs([line for line in done.stdout.splitlines() if line.startswith("HOROVOD_")])
+
+
+def from_k8s(text: str) -> CommParams:
+    block = yaml.safe_load(text)
+    assert list(block) == ["env"]
+    assert all(set(entry) == {"name", "value"} for entry in block["env"])
+    return from_pairs([f"{entry['name']}={entry['value']}" for entry in block["env"]])
+
+
 READERS: dict[str, Callable[[str], CommParams]] = {
     "text": from_text,
     "env": from_env,
     "flags": from_flags,
     "yaml": from_yaml,
     "json": from_json,
+    "mpirun": from_mpirun,
+    "mpiexec": from_mpiexec,
+    "slurm": from_script,
+    "pbs": from_script,
+    "k8s": from_k8s,
 }
 
 
@@ -80,18 +125,43 @@ def test_every_format_has_a_reader_here() -> None:
     assert set(READERS) == set(FORMATS)
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", PURE)
+@settings(max_examples=40)
 @given(params=settings_of_any_kind)
 def test_every_format_is_exact(name: str, params: CommParams) -> None:
     assert READERS[name](render(Result(params=params), name)) == params
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", PURE)
 @pytest.mark.parametrize("cycle", [5e-324, 1e-05, 0.0, 1e4])
 @pytest.mark.parametrize("threshold", [0, 1, int(127.99999999999999 * 2**20), 2**40])
 def test_the_edges_are_exact(name: str, cycle: float, threshold: int) -> None:
     params = CommParams(fusion_threshold_bytes=threshold, cycle_time_ms=cycle)
     assert READERS[name](render(Result(params=params), name)) == params
+
+
+@pytest.mark.parametrize("name", ["slurm", "pbs"])
+def test_a_batch_script_is_a_shell_script_that_passes_the_values_on(name: str) -> None:
+    params = CommParams(fusion_threshold_bytes=123457, cycle_time_ms=1e-05)
+    job = {"size": 8, "local_size": 4}
+    text = render(Result(params=params, job=job), name)
+    assert from_script(text) == params
+    directives = [line.split(" ", 1)[1] for line in text.splitlines() if line[:2] in ("#S", "#P")]
+    assert (
+        directives
+        == {
+            "slurm": ["--ntasks=8", "--ntasks-per-node=4"],
+            "pbs": ["-l select=2:ncpus=4:mpiprocs=4"],
+        }[name]
+    )
+
+
+@pytest.mark.parametrize("name", ["slurm", "pbs", "k8s"])
+def test_a_script_says_what_its_values_are_worth(name: str) -> None:
+    text = render(Result(params=CommParams(), score=10.0, gain=(0.1, 0.05, 0.2)), name)
+    assert "bytes/us, higher is better" in text and "not certified" in text
+    assert "does not say how many ranks" in text
+    assert "NOT finished" in render(Result(params=CommParams(), finished=False), name)
 
 
 def test_an_unknown_format_is_refused_with_those_that_exist() -> None:

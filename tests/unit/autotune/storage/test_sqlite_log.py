@@ -55,12 +55,12 @@ def test_the_file_system_says_what_it_is(tmp_path: Path) -> None:
 def test_every_table_has_a_primary_key_and_points_to_its_run(db: Path) -> None:
     SqliteLog(str(db)).close()
     tables = [name for (name,) in query(db, "SELECT name FROM sqlite_master WHERE type = 'table'")]
-    assert sorted(tables) == ["certificates", "runs", "samples", "trials"]
-    for table in tables:
+    assert sorted(tables) == ["certificates", "column_descriptions", "runs", "samples", "trials"]
+    for table in sorted(tables):
         assert any(column[5] for column in query(db, f"PRAGMA table_info({table})"))
         keys = query(db, f"PRAGMA foreign_key_list({table})")
         assert [key[2:5] for key in keys] == (
-            [] if table == "runs" else [("runs",) + ("run_id",) * 2]
+            [] if table in ("column_descriptions", "runs") else [("runs",) + ("run_id",) * 2]
         )
 
 

@@ -1,0 +1,206 @@
+"""Guarded replay: a short paired check of replayed settings in the production job itself.
+
+The job starts under the tuned setting. Fresh windows of the default and of the tuned setting are
+read in pairs, in random order, as for a certificate; where the tuned one is worse here, the default
+takes its place for the rest of the job. Nothing is searched and no log is written.
+
+``ReplayCheck`` is driven like a ``Tuner``: finished steps in, events out; it never has ``work``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from autotune import messages
+from autotune.certify import ALPHA, Comparison, Estimate, PairedTest, estimate
+from autotune.events import Event, Identified, Plan
+from autotune.protocol import Apply, Done, Line, Settings, StepRecord
+from autotune.scoring import SETTLE_STEPS, Window, is_usable
+from autotune.space import Value
+from autotune.storage.contract import Start
+from autotune.trial import CommParams, Trial
+from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first_sample
+
+LOOKS = (6, 9, 13)
+"""Numbers of pairs after which the check may end."""
+
+
+class ReplayTest(PairedTest):
+    """Keeps the tuned setting (the incumbent of the pairs) unless it is worse than the default."""
+
+    def decision(self) -> bool | None:
+        """Return True: kept; False: the default is better; None: more pairs are needed."""
+        if self.pairs not in LOOKS:
+            return None
+        if self._is_jumpy():
+            return False
+        result = self.estimate()
+        if result.low > 0 or result.high < 0:
+            return result.low > 0
+        return result.mean >= 0 if self.pairs == LOOKS[-1] else None
+
+    def estimate(self) -> Estimate:
+        """Return the gain of the tuned setting so far, each bound at its share of ``ALPHA``."""
+        return estimate(self.log_ratios, ALPHA / len(LOOKS))
+
+
+class ReplayCheck:
+    """One check, from the first step of the job to its verdict.
+
+    Attributes:
+        seed: Seed of the order within pairs.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        seed: int,
+        tuned: Mapping[str, Value],
+        fixed: Mapping[str, Value],
+    ) -> None:
+        """Prepare a check.
+
+        Args:
+            settings: Warm-up and length of windows.
+            seed: Makes the order within pairs reproducible.
+            tuned: The setting that the job starts with, as {parameter name: value}.
+            fixed: Parameters that the user set explicitly: the default has them too.
+
+        Raises:
+            InvalidSettingError: A value is outside its parameter's domain.
+        """
+        self.seed = seed
+        self._settings = settings
+        default = Trial(trial_id=0, params=CommParams().with_values(dict(fixed)), score=0.0)
+        self._tuned = Trial(trial_id=1, params=CommParams.from_dict(tuned), score=0.0)
+        self._names = [n for n, v in default.params.as_dict().items() if v != tuned[n]]
+        self._comparison = Comparison(
+            default, self._tuned, rng=np.random.default_rng(seed), test=ReplayTest()
+        )
+        self._identifier = Identifier()
+        self._warmup = Warmup(settings)
+        self._window: Window | None = None
+        self._in_force, self._epoch = self._tuned.params, 0
+        self._events: list[Event] = []
+        self._is_done = False
+
+    def open(self) -> list[Event]:
+        """Return what can be said before the first step."""
+        if not self._names:
+            self._done(self._tuned, "replay check: nothing to compare: the default is replayed")
+        else:
+            steps = self.steps_to_done
+            what = messages.params_text(self._tuned.params, self._names)
+            self._say(f"replay check: compares {what} with the default in about {steps} steps")
+        return self._take_events()
+
+    def observe(self, records: Sequence[StepRecord]) -> list[Event]:
+        """Take finished steps, in order."""
+        for record in records:
+            if record.count > 0 and not self._is_done:
+                self._observe(record)
+        return self._take_events()
+
+    def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
+        """Do nothing: a check needs no log and no search space."""
+        return self._take_events()
+
+    def work(self) -> Callable[[], Plan] | None:
+        """Return None: there is nothing to compute."""
+        return None
+
+    def accept(self, plan: Plan) -> list[Event]:
+        """Do nothing: nothing was computed."""
+        return self._take_events()
+
+    def finish(self) -> list[Event]:
+        """Say so if the job ends before the verdict."""
+        if not self._is_done:
+            pairs = self._comparison.test.pairs
+            self._say(
+                f"replay check: no verdict: the job ended after {self._identifier.steps_seen} "
+                f"steps and {pairs} pairs of windows; needs about {self.steps_to_done} steps",
+                level="warning",
+            )
+        return self._take_events()
+
+    @property
+    def steps_to_done(self) -> int:
+        """Training steps until the verdict, about, at most."""
+        window = steps_per_sample(self._settings) + SETTLE_STEPS
+        return steps_to_first_sample(self._settings) + 2 * LOOKS[-1] * window
+
+    def _observe(self, record: StepRecord) -> None:
+        if self._identifier.add(record):
+            self._events.append(Identified(signature=record.signature))
+        if record.signature != self._identifier.signature or not is_usable(record):
+            return
+        if self._window is not None:
+            self._read(record, self._window)
+        elif self._warmup.is_over:
+            self._next_window()
+        else:
+            self._warmup.add(record)
+
+    def _read(self, record: StepRecord, window: Window) -> None:
+        window.add(record)
+        if not window.is_full:
+            return
+        kept = self._comparison.take(window.reading())
+        if kept is None:
+            self._next_window()
+        else:
+            self._decide(kept)
+
+    def _next_window(self) -> None:
+        changed = self._put_in_force(self._comparison.next_arm().params)
+        self._window = Window(
+            epoch=self._epoch,
+            steps=steps_per_sample(self._settings),
+            settle=SETTLE_STEPS if changed else 0,
+        )
+
+    def _decide(self, kept: bool) -> None:
+        test = self._comparison.test
+        assert isinstance(test, ReplayTest)
+        found = test.estimate()
+        gain, low, high = (f"{np.expm1(x):+.1%}" for x in (found.mean, found.low, found.high))
+        verdict = "kept" if kept else "worse here: the default takes their place"
+        best = self._tuned if kept else self._comparison.default
+        self._put_in_force(best.params)
+        self._done(
+            best,
+            f"replay check: the replayed settings are {verdict} (gain {gain} over the default, "
+            f"between {low} and {high}, in {test.pairs} pairs of windows)",
+            level="info" if kept else "warning",
+        )
+
+    def _put_in_force(self, params: CommParams) -> bool:
+        """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
+        if self._in_force == params:
+            return False
+        self._epoch += 1
+        self._in_force = params
+        known = self._tuned.params.as_dict()
+        self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=known))
+        return True
+
+    def _done(self, best: Trial, text: str, *, level: str = "info") -> None:
+        self._is_done = True
+        if level != "info":
+            self._say(text, level=level)
+        params = best.params.as_dict()
+        certified = best is self._tuned
+        self._events.append(
+            Done(epoch=self._epoch, params=params, certified=certified, text=f"autotune: {text}")
+        )
+
+    def _say(self, text: str, *, level: str = "info") -> None:
+        self._events.append(Line(text=f"autotune: {text}", level=level))
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events

@@ -1,0 +1,146 @@
+"""What people see in a database browser: views, and what every column means.
+
+``run_summary`` has one row per run with its best setting and its gain; ``trial_gains`` one per
+trial with its score against the default's. ``column_descriptions`` holds a sentence per column, and
+``datasette_metadata`` gives the same to Datasette (``datasette log.db -m metadata.json``).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+from autotune.space import PARAMETERS
+
+_SETTINGS = ", ".join(f"trials.{parameter.name}" for parameter in PARAMETERS)
+
+VIEWS: dict[str, str] = {
+    "run_summary": f"""
+        SELECT runs.run_id, runs.csv_key AS job, runs.host, runs.size, runs.local_size,
+            runs.cross_size, runs.state, runs.started_at, runs.finished_at,
+            (SELECT count(*) FROM trials AS t WHERE t.run_id = runs.run_id) AS trial_count,
+            trials.trial_id AS best_trial_id, {_SETTINGS}, trials.score,
+            100 * certificates.gain AS gain_percent,
+            100 * certificates.gain_low AS gain_low_percent,
+            100 * certificates.gain_high AS gain_high_percent,
+            certificates.certified
+        FROM runs
+        LEFT JOIN trials ON trials.run_id = runs.run_id AND trials.trial_id = runs.best_trial_id
+        LEFT JOIN certificates ON certificates.id =
+            (SELECT max(id) FROM certificates AS c WHERE c.run_id = runs.run_id)
+        ORDER BY runs.run_id DESC""",
+    "trial_gains": f"""
+        SELECT trials.run_id, trials.trial_id, {_SETTINGS}, trials.state, trials.score,
+            100 * (trials.score / nullif(base.score, 0) - 1) AS over_default_percent
+        FROM trials
+        LEFT JOIN trials AS base ON base.run_id = trials.run_id AND base.trial_id = 0
+        ORDER BY trials.run_id DESC, trials.score DESC""",
+}
+
+TABLES: dict[str, str] = {
+    "runs": "One tuning run of one job; a resumed run keeps its row.",
+    "trials": "One setting of the communication parameters and how it ended.",
+    "samples": "Every window of training steps that was read.",
+    "certificates": "The paired comparison of the default and the best setting in the job.",
+    "column_descriptions": "What every column means.",
+    "run_summary": "One row per run: the best setting and its gain over the default.",
+    "trial_gains": "Every trial against the default of its run.",
+}
+
+_PARAMETERS = {
+    parameter.name: (parameter.unit, f"parameter, set by {parameter.env}")
+    for parameter in PARAMETERS
+}
+_COLUMNS: dict[str, tuple[str, str]] = {
+    "id": ("", "number of the row"),
+    "run_id": ("", "number of the run in this file"),
+    "trial_id": ("", "number of the trial in its run; 0 is the default setting"),
+    "best_trial_id": ("", "trial that stays in force"),
+    "trial_count": ("", "trials so far"),
+    "state": ("", "runs: running, unfinished, done; trials: complete, abandoned, rejected"),
+    "started_at": ("ISO 8601, UTC", "begin"),
+    "finished_at": ("ISO 8601, UTC", "end; of a trial or sample, the moment it was recorded"),
+    "host": ("", "host of rank 0"),
+    "pid": ("", "process of rank 0"),
+    "size": ("ranks", "ranks of the job"),
+    "local_size": ("ranks", "ranks on rank 0's host"),
+    "cross_size": ("hosts", "hosts of the job"),
+    "versions": ("JSON", "versions of this package and of MPI"),
+    "fingerprint": ("JSON", "what makes two jobs the same"),
+    "fingerprint_hash": ("SHA-256", "hash of the fingerprint"),
+    "seed": ("", "makes proposals reproducible; text, because it may be wider than 64 bits"),
+    "settings": ("JSON", "the tuner's own settings"),
+    "csv_path": ("", "CSV log of the run"),
+    "csv_key": ("", "CSV log of the run, relative to this file"),
+    "job": ("", "CSV log of the run, relative to this file"),
+    "retune": ("0 or 1", "the run was to replace an earlier result"),
+    "score": ("bytes/us", "payload over time of whole training steps; higher is better"),
+    "epoch": ("", "number of parameter changes in the job before the window"),
+    "kind": ("", "what the window was read for: search, reread, certify"),
+    "pair": ("", "number of the pair in the comparison"),
+    "steps": ("steps", "training steps in the window"),
+    "duration_us": ("us", "time of those steps"),
+    "payload_bytes": ("bytes", "bytes of all data collectives in those steps"),
+    "exposed_us": ("us", "time that the training thread waited for communication"),
+    "pairs": ("", "pairs of windows that were compared"),
+    "gain": ("fraction", "time(default) / time(best) - 1"),
+    "gain_low": ("fraction", "lower bound of the gain, one-sided"),
+    "gain_high": ("fraction", "upper bound of the gain"),
+    "gain_percent": ("%", "gain in step time over the default"),
+    "gain_low_percent": ("%", "lower bound of the gain, one-sided"),
+    "gain_high_percent": ("%", "upper bound of the gain"),
+    "over_default_percent": ("%", "score over that of the default, from one window each"),
+    "alpha": ("", "error probability of the lower bound"),
+    "certified": ("0 or 1", "the lower bound is above 0: the setting is kept, else the default"),
+    "reason": ("", "the verdict as a sentence"),
+    "table_name": ("", "table or view"),
+    "column_name": ("", "column"),
+    "unit": ("", "unit of the values"),
+    "description": ("", "meaning of the values"),
+    **_PARAMETERS,
+}
+
+
+def create_views(connection: sqlite3.Connection) -> None:
+    """Create the views and the table of descriptions; the caller's transaction holds them."""
+    for name, query in VIEWS.items():
+        connection.execute(f"CREATE VIEW {name} AS {query}")
+    connection.execute(
+        "CREATE TABLE column_descriptions (table_name TEXT, column_name TEXT, unit TEXT, "
+        "description TEXT, PRIMARY KEY (table_name, column_name))"
+    )
+    rows = [
+        (table, column, *_COLUMNS[column])
+        for table in TABLES
+        for column in _columns(connection, table)
+    ]
+    connection.executemany("INSERT INTO column_descriptions VALUES (?, ?, ?, ?)", rows)
+
+
+def have_views(connection: sqlite3.Connection) -> bool:
+    """Return whether ``create_views`` was called for this file."""
+    query = "SELECT count(*) FROM sqlite_master WHERE name = 'column_descriptions'"
+    return bool(connection.execute(query).fetchone()[0])
+
+
+def datasette_metadata(paths: Iterable[str]) -> dict[str, Any]:
+    """Return what Datasette shows about the databases: tables and columns in words."""
+    tables = {
+        table: {"description": description, "columns": _sentences()}
+        for table, description in TABLES.items()
+    }
+    names = (os.path.splitext(os.path.basename(path))[0] for path in paths)
+    return {"title": "Tuning runs", "databases": {name: {"tables": tables} for name in names}}
+
+
+def _sentences() -> dict[str, str]:
+    return {
+        column: f"{meaning} ({unit})" if unit else meaning
+        for column, (unit, meaning) in _COLUMNS.items()
+    }
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
