@@ -4,12 +4,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from autotune.cli import main
 from autotune.storage import open_logs
@@ -211,25 +208,3 @@ def test_best_imports_nothing_heavy_and_answers_at_once() -> None:
         times.append(time.perf_counter() - begin)
         assert done.stdout.splitlines()[-1] == "[]"
     assert min(times) < 0.3
-
-
-def fuzzed(draw: Callable) -> bytes:
-    """A log with some of it cut, repeated or overwritten."""
-    content = bytearray(Path(draw(st.sampled_from([FINISHED, CUT_SHORT]))).read_bytes()[:700])
-    for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(content)))
-        content[start : start + draw(st.integers(0, 60))] = draw(st.binary(max_size=20))
-    return bytes(content)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(content=st.one_of(st.binary(max_size=200), st.composite(fuzzed)()))
-def test_any_file_gives_an_answer_or_one_clear_reason(capsys, tmp_path, content: bytes) -> None:
-    log = tmp_path / "log.csv"
-    log.write_bytes(content)
-    for arguments in (["best", str(log), "--format", "json"], ["show", str(log)]):
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        assert (code, bool(out)) in {(0, True), (1, False)}
-        assert code == 0 or err.strip()
-        assert all(line.startswith("autotune: ") for line in err.splitlines())
