@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -201,10 +201,11 @@ def test_best_imports_nothing_heavy_and_answers_at_once() -> None:
     )
     times: list[float] = []
     while len(times) < 5 and min(times, default=1) >= 0.3:
-        begin = time.perf_counter()
+        begin = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             [sys.executable, "-c", code, FINISHED], capture_output=True, text=True
         )
-        times.append(time.perf_counter() - begin)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(end.ru_utime - begin.ru_utime + end.ru_stime - begin.ru_stime)
         assert done.stdout.splitlines()[-1] == "[]"
-    assert min(times) < 0.3
+    assert min(times) < 0.3, "seconds of processor time, whoever else uses the machine"
