@@ -1,25 +1,27 @@
 """The command ``horovodrun``: parses the command line and hands over to ``mpirun``.
 
 Precedence: command line > config file > environment > default. Options that nobody gives export
-nothing. The process *becomes* mpirun: signals, standard input and the exit code are mpirun's own.
+nothing. mpirun runs as a child; no shell is in between.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import horovod
 from horovod.runner import mpirun, probe
 from horovod.runner.config_file import read_config_file
 from horovod.runner.hosts import parse_hostfile, parse_hosts
-from horovod.runner.options import OPTIONS, Option, job_environment
+from horovod.runner.options import check_seconds, job_environment
+from horovod.runner.parser import REFUSED, make_parser
+from horovod.runner.supervise import rank_command, supervise
 
-USAGE_ERROR = 2
 NO_MPIRUN = 1
 
 
@@ -54,14 +56,42 @@ def start(arguments: argparse.Namespace) -> int:
     if program is None:
         print(f"horovodrun: {missing_mpirun()}", file=sys.stderr)
         return NO_MPIRUN
-    family = mpirun.ask_family(program)
-    words = mpirun.command_line(program, family, job, environ, mpirun.physical_cores())
-    if job.output_dir:
-        Path(job.output_dir).mkdir(parents=True, exist_ok=True)
+    words = make_words(program, job, environ, arguments)
     if arguments.verbose:
-        print(f"horovodrun ({family}): {shlex.join(words)}", file=sys.stderr, flush=True)
+        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os.execve(program, words, mpirun.launcher_environment(environ, os.getuid()))
+    return supervise(
+        words,
+        mpirun.launcher_environment(environ, os.getuid()),
+        size=job.size,
+        start_timeout_s=start_timeout(environ),
+    )
+
+
+def make_words(
+    program: Path, job: mpirun.Job, environ: Mapping[str, str], arguments: argparse.Namespace
+) -> list[str]:
+    """Return the mpirun command line that runs ``job``, every rank under ``rank_process``."""
+    options: dict[str, Any] = {"size": job.size}
+    if arguments.output_filename:
+        options["output"] = os.path.abspath(arguments.output_filename)
+    if arguments.prefix_output_with_timestamp:
+        options["timestamps"] = True
+    if start_timeout(environ) is not None:
+        options["announce"] = True
+    job = dataclasses.replace(job, command=rank_command(job.command, options))
+    family = mpirun.ask_family(program)
+    return mpirun.command_line(program, family, job, environ, mpirun.physical_cores())
+
+
+def start_timeout(environ: Mapping[str, str]) -> float | None:
+    """Return the seconds that all ranks have to start, None for no limit.
+
+    Raises:
+        ValueError: The variable is no positive number.
+    """
+    text = environ.get("HOROVOD_START_TIMEOUT", "").strip()
+    return float(check_seconds(text)) if text else None
 
 
 def make_job(arguments: argparse.Namespace) -> mpirun.Job:
@@ -79,8 +109,8 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         raise ValueError(f"-np {arguments.num_proc}: expected at least 1 rank")
     if not command:
         raise ValueError("there is no command to start, e.g. horovodrun -np 2 python train.py")
-    if arguments.gloo or arguments.jsrun:
-        raise ValueError("--gloo, --jsrun: this package starts jobs with MPI only; leave them out")
+    if refused := [flag for flag in REFUSED if getattr(arguments, REFUSED[flag][0])]:
+        raise ValueError(f"{refused[0]}: {REFUSED[refused[0]][1]}; leave it out")
     hosts = parse_hosts(arguments.hosts) if arguments.hosts else []
     if arguments.hostfile:
         hosts = parse_hostfile(Path(arguments.hostfile))
@@ -89,9 +119,10 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         size=arguments.num_proc,
         command=command,
         hosts=hosts,
-        output_dir=arguments.output_filename or "",
         network_interfaces=[name.strip() for name in interfaces.split(",") if name.strip()],
         ssh_port=arguments.ssh_port,
+        ssh_identity_file=arguments.ssh_identity_file or "",
+        tcp=arguments.tcp,
         binding_args=shlex.split(arguments.binding_args) if arguments.binding_args else None,
         mpi_args=shlex.split(arguments.mpi_args or ""),
     )
@@ -119,81 +150,6 @@ def missing_mpirun() -> str:
         f"no mpirun beside the engine's MPI or on PATH ({why}); put your MPI's bin folder on PATH, "
         "or use your site's launcher (srun, mpiexec); see horovodrun --check-build"
     )
-
-
-class _Export(argparse.Action):
-    """Collects {variable: text} of the options that were given, in ``namespace.exported``."""
-
-    def __init__(self, option: Option, constant: bool | None, **kwargs: object) -> None:
-        super().__init__(nargs=0 if option.is_switch else None, **kwargs)  # type: ignore[arg-type]
-        self.option = option
-        self.constant = constant
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Check the value and keep the variable's text."""
-        value = self.constant if self.constant is not None else str(values)
-        try:
-            text = self.option.environment_text(value)
-        except ValueError as error:
-            raise argparse.ArgumentError(self, str(error)) from error
-        namespace.exported = {**namespace.exported, self.option.env: text}
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``horovodrun``."""
-    parser = argparse.ArgumentParser(
-        prog="horovodrun",
-        description="Start a data-parallel job on MPI.",
-        usage="horovodrun -np N [options] COMMAND [ARGUMENT ...]",
-        allow_abbrev=False,
-    )
-    parser.set_defaults(exported={})
-    add = parser.add_argument
-    add("-v", "--version", action="version", version=horovod.__version__)
-    add("-np", "-n", "--num-proc", type=int, metavar="N", help="number of ranks")
-    add("-cb", "--check-build", action="store_true", help="say what this build can do, and exit")
-    add("--config-file", metavar="YAML", help="options from a file; the command line beats it")
-    add("--verbose", action="store_true", help="print the mpirun command")
-    add("--output-filename", metavar="DIR", help="one output file per rank in DIR")
-    add("--mpi-args", metavar="WORDS", help="more options for mpirun, in one quoted string")
-    add("--binding-args", metavar="WORDS", help="options for mpirun instead of binding to nothing")
-    add("--network-interfaces", "--network-interface", metavar="A,B", help="interfaces for MPI")
-    add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the other hosts")
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and their slots")
-    hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines: HOST slots=N")
-    controller = parser.add_mutually_exclusive_group()
-    controller.add_argument("--mpi", action="store_true", help="accepted: the only controller")
-    controller.add_argument("--gloo", action="store_true", help=argparse.SUPPRESS)
-    controller.add_argument("--jsrun", action="store_true", help=argparse.SUPPRESS)
-    add("--disable-cache", action="store_true", help=argparse.SUPPRESS)
-    _add_exported(parser)
-    add("command", nargs=argparse.REMAINDER, help="program and arguments of every rank")
-    return parser
-
-
-def _add_exported(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options that set a HOROVOD_* variable of the job")
-    for option in OPTIONS:
-        spellings = [(option.flag, True), (f"--no-{option.flag[2:]}", False)]
-        if option.flag == "--log-with-timestamp":
-            spellings[1] = ("--log-without-timestamp", False)
-        for flag, value in spellings if option.is_switch else [(option.flag, None)]:
-            group.add_argument(
-                flag,
-                action=_Export,
-                option=option,
-                constant=value,
-                dest=argparse.SUPPRESS,
-                metavar=option.metavar or None,
-                help=f"{option.help} ({option.env})" if value is not False else argparse.SUPPRESS,
-            )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,18 @@
 
 The family comes from what ``mpirun --version`` prints:
 
-=============  ==========================================  ==============================
-family         binding, more ranks than cores               variables for other hosts
-=============  ==========================================  ==============================
-Open MPI 5     --bind-to none, --map-by :OVERSUBSCRIBE       -x NAME
-Open MPI 4     --bind-to none, --oversubscribe               -x NAME
-MPICH, Intel   -bind-to none, nothing needed                 all are passed
-=============  ==========================================  ==============================
+===========  ===============================  ==================  ==============================
+family       binding, more ranks than cores   other hosts get      ssh, interfaces
+===========  ===============================  ==================  ==============================
+Open MPI 5   --bind-to none,                  -x NAME             --prtemca plm_ssh_args,
+             --map-by :OVERSUBSCRIBE                              prte_if_include
+Open MPI 4   --bind-to none, --oversubscribe  -x NAME             --mca plm_rsh_args,
+                                                                  oob_tcp_if_include
+MPICH        -bind-to none                    all variables       ~/.ssh/config, -iface
+Intel MPI    -genv I_MPI_PIN 0                all variables       ~/.ssh/config, -iface
+===========  ===============================  ==================  ==============================
+
+Output files are no matter of mpirun's: ``rank_process`` writes them.
 """
 
 from __future__ import annotations
@@ -39,6 +44,9 @@ ROOT_VARIABLES = (
     "PRTE_ALLOW_RUN_AS_ROOT",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
+PLACE_IN_ANOTHER_JOB = (
+    r"OMPI_(?!MCA_|ALLOW_)|PMIX_(?!MCA_)|PMI2?_|PRTE_(?!MCA_|ALLOW_)|HYDI_|MPI_LOCAL"
+)
 RESOURCE_MANAGERS = (
     "SLURM_JOB_ID",
     "PBS_NODEFILE",
@@ -54,6 +62,7 @@ class Family(enum.StrEnum):
     OPEN_MPI_5 = "Open MPI 5"
     OPEN_MPI_4 = "Open MPI 4"
     MPICH = "MPICH"
+    INTEL_MPI = "Intel MPI"
 
 
 class UnknownMpiError(RuntimeError):
@@ -68,9 +77,10 @@ class Job:
         size: Number of ranks.
         command: Program and arguments.
         hosts: (name, slots or None) in order; empty: this host, or what a resource manager allots.
-        output_dir: Folder for one output file per rank; "" for none.
         network_interfaces: Interfaces that MPI may use; empty: all.
         ssh_port: Port of ssh on the other hosts, or None.
+        ssh_identity_file: Key for ssh to the other hosts; "" for ssh's own choice.
+        tcp: MPI uses TCP, whatever else the network can.
         binding_args: Words instead of "bind to none", or None.
         mpi_args: More words for mpirun.
     """
@@ -78,9 +88,10 @@ class Job:
     size: int
     command: Sequence[str]
     hosts: Sequence[tuple[str, int | None]] = ()
-    output_dir: str = ""
     network_interfaces: Sequence[str] = ()
     ssh_port: int | None = None
+    ssh_identity_file: str = ""
+    tcp: bool = False
     binding_args: Sequence[str] | None = None
     mpi_args: Sequence[str] = ()
 
@@ -94,7 +105,9 @@ def identify(version_text: str) -> Family:
     match = re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\n]*)\s*(\d+)\.", version_text)
     if match:
         return Family.OPEN_MPI_4 if int(match[1]) < 5 else Family.OPEN_MPI_5
-    if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", version_text):
+    if "Intel(R) MPI" in version_text:
+        return Family.INTEL_MPI
+    if re.search(r"HYDRA|MPICH", version_text):
         return Family.MPICH
     first = (version_text.strip().splitlines() or ["nothing"])[0]
     raise UnknownMpiError(
@@ -130,7 +143,7 @@ def command_line(
         environ: The job's environment (``job_environment``).
         cores: Cores that this host gives to the job.
     """
-    build = _hydra if family is Family.MPICH else _open_mpi
+    build = _open_mpi if family in (Family.OPEN_MPI_4, Family.OPEN_MPI_5) else _hydra
     words = [str(program), "-n", str(job.size), *build(family, job, environ, cores)]
     return [*words, *job.mpi_args, *job.command]
 
@@ -141,37 +154,62 @@ def _open_mpi(family: Family, job: Job, environ: Mapping[str, str], cores: int) 
     words += ["--bind-to", "none"] if job.binding_args is None else list(job.binding_args)
     if needs_oversubscribe(job, environ, cores):
         words += ["--map-by", ":OVERSUBSCRIBE"] if new else ["--oversubscribe"]
-    if job.output_dir:
-        words += ["--output", f"dir={job.output_dir}"] if new else _old_output(job)
+    if job.tcp:
+        words += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
     if job.network_interfaces:
         names = ",".join(job.network_interfaces)
         words += ["--mca", "btl_tcp_if_include", names]
-        words += ["--prtemca", "prte_if_include", names] if new else _old_interfaces(names)
-    if job.ssh_port is not None:
-        name = ["--prtemca", "plm_ssh_args"] if new else ["--mca", "plm_rsh_args"]
-        words += [*name, f"-p {job.ssh_port}"]
+        words += ["--prtemca", "prte_if_include"] if new else ["--mca", "oob_tcp_if_include"]
+        words += [names]
+    if ssh := _ssh_options(job):
+        words += ["--prtemca", "plm_ssh_args"] if new else ["--mca", "plm_rsh_args"]
+        words += [ssh]
     if is_remote(job):
         words += [word for name in passed_variables(environ) for word in ("-x", name)]
     return words
 
 
-def _old_output(job: Job) -> list[str]:
-    return ["--output-filename", job.output_dir]
-
-
-def _old_interfaces(names: str) -> list[str]:
-    return ["--mca", "oob_tcp_if_include", names]
+def _ssh_options(job: Job) -> str:
+    port = [] if job.ssh_port is None else ["-p", str(job.ssh_port)]
+    key = ["-i", job.ssh_identity_file] if job.ssh_identity_file else []
+    return " ".join([*port, *key])
 
 
 def _hydra(family: Family, job: Job, environ: Mapping[str, str], cores: int) -> list[str]:
-    words = ["-hosts", _host_list(job)] if job.hosts else []
-    words += ["-bind-to", "none"] if job.binding_args is None else list(job.binding_args)
-    if job.output_dir:
-        words += ["-outfile-pattern", f"{job.output_dir}/rank.%r.stdout"]
-        words += ["-errfile-pattern", f"{job.output_dir}/rank.%r.stderr"]
+    """Return the words for MPICH and Intel MPI.
+
+    Raises:
+        ValueError: An option that this family has no words for.
+    """
+    if _ssh_options(job):
+        raise ValueError(
+            f"-p, -i: {family} takes the port and the key of ssh from ~/.ssh/config only: put "
+            "'Port' and 'IdentityFile' under 'Host' there"
+        )
+    intel = family is Family.INTEL_MPI
+    words = (_intel_hosts(job) if intel else ["-hosts", _host_list(job)]) if job.hosts else []
+    if job.binding_args is not None:
+        words += job.binding_args
+    else:
+        words += ["-genv", "I_MPI_PIN", "0"] if intel else ["-bind-to", "none"]
+    if job.tcp:
+        name = ("FI_PROVIDER", "tcp") if intel else ("MPIR_CVAR_NOLOCAL", "1")
+        words += ["-genv", *name]
     if job.network_interfaces:
         words += ["-iface", job.network_interfaces[0]]
     return words
+
+
+def _intel_hosts(job: Job) -> list[str]:
+    names = ",".join(name for name, _ in job.hosts)
+    slots = {slots for _, slots in job.hosts}
+    if len(slots) > 1:
+        raise ValueError(
+            "-H, --hostfile: with Intel MPI all hosts must have the same number of slots; else use "
+            "--mpi-args '-machinefile FILE' with lines HOST:SLOTS"
+        )
+    each = slots.pop()
+    return ["-hosts", names] if each is None else ["-hosts", names, "-ppn", str(each)]
 
 
 def _host_list(job: Job) -> str:
@@ -205,8 +243,15 @@ def passed_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def launcher_environment(environ: Mapping[str, str], uid: int) -> dict[str, str]:
-    """Return ``environ`` with root's permission to run, for root only."""
-    return {**environ, **({name: "1" for name in ROOT_VARIABLES} if uid == 0 else {})}
+    """Return the environment of mpirun.
+
+    Root gets the permission to run. What tells a process its place in an MPI job is left out: a
+    notebook whose kernel is a job of one rank can start another job.
+    """
+    kept = {
+        name: text for name, text in environ.items() if not re.match(PLACE_IN_ANOTHER_JOB, name)
+    }
+    return {**kept, **({name: "1" for name in ROOT_VARIABLES} if uid == 0 else {})}
 
 
 def physical_cores(sys_cpu: Path = Path("/sys/devices/system/cpu")) -> int:

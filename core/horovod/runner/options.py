@@ -6,6 +6,7 @@ a parameter stays free for the tuner, and the caller's own environment stays in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -73,6 +74,23 @@ def encode_mib(text: str) -> str:
         if "expected" in str(error):
             raise
         raise ValueError(f"{parameter.flag}: expected a number of MiB, got {text!r}") from None
+
+
+def check_seconds(text: str) -> str:
+    """Return ``text``, a positive number of seconds.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        good = 0 < float(text) < math.inf
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError(
+            f"HOROVOD_START_TIMEOUT: expected a positive number of seconds, got {text!r}"
+        )
+    return text.strip()
 
 
 def _tunable(parameter: Parameter) -> Option:
@@ -175,7 +193,8 @@ OPTIONS: tuple[Option, ...] = (
         env="HOROVOD_START_TIMEOUT",
         key="library_options.start_timeout",
         metavar="S",
-        help="longest wait for all ranks to start",
+        help="longest wait for all ranks to start (default: no limit)",
+        encode=check_seconds,
     ),
     Option(
         flag="--log-level",

@@ -36,7 +36,7 @@ def words(family: Family, job: Job, environ: dict[str, str] | None = None) -> li
         ("mpirun (Open MPI) 4.1.6", Family.OPEN_MPI_4),
         ("mpirun (PRRTE) 3.0.1", None),
         ("HYDRA build details:\n    Version: 5.0.2", Family.MPICH),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 1", Family.MPICH),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 1", Family.INTEL_MPI),
         ("", None),
     ],
 )
@@ -94,19 +94,35 @@ def test_nothing_secret_is_passed() -> None:
 
 
 @pytest.mark.parametrize("family", list(Family))
-def test_output_folder_interfaces_and_more_words(family: Family) -> None:
-    job = Job(
-        size=2,
-        command=["x"],
-        output_dir="out",
-        network_interfaces=["eth0"],
-        ssh_port=2222,
-        mpi_args=["--quiet"],
-    )
+def test_interfaces_and_more_words(family: Family) -> None:
+    job = Job(size=2, command=["x"], network_interfaces=["eth0"], mpi_args=["--quiet"], tcp=True)
     built = words(family, job)
-    assert any("out" in word for word in built)
     assert "eth0" in built
+    assert any("tcp" in word or word == "MPIR_CVAR_NOLOCAL" for word in built)
     assert built[-2:] == ["--quiet", "x"]
+
+
+def test_ssh_options_are_words_for_open_mpi_only() -> None:
+    job = Job(size=2, command=["x"], ssh_port=2222, ssh_identity_file="key")
+    for family, name in [(Family.OPEN_MPI_5, "plm_ssh_args"), (Family.OPEN_MPI_4, "plm_rsh_args")]:
+        built = words(family, job)
+        assert built[built.index(name) + 1] == "-p 2222 -i key"
+    for family in (Family.MPICH, Family.INTEL_MPI):
+        with pytest.raises(ValueError, match="ssh/config"):
+            words(family, job)
+
+
+def test_intel_mpi_takes_equal_slots_only() -> None:
+    built = words(Family.INTEL_MPI, Job(size=4, command=["x"], hosts=[("a", 2), ("b", 2)]))
+    assert built[3:7] == ["-hosts", "a,b", "-ppn", "2"]
+    with pytest.raises(ValueError, match="-machinefile"):
+        words(Family.INTEL_MPI, Job(size=3, command=["x"], hosts=[("a", 2), ("b", 1)]))
+
+
+def test_a_place_in_another_job_is_not_passed_on() -> None:
+    place = {"OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0", "PMI_RANK": "0", "PRTE_LAUNCHED": "1"}
+    kept = {"OMPI_MCA_btl": "tcp", "PRTE_MCA_x": "1", "PMIX_MCA_gds": "hash", "SLURM_JOB_ID": "1"}
+    assert launcher_environment({**place, **kept}, uid=1000) == kept
 
 
 def test_only_root_gets_permission_to_run_as_root() -> None:
@@ -150,7 +166,8 @@ def test_host_files_are_checked(tmp_path: Path) -> None:
         (["python"], "-np is missing"),
         (["-np", "0", "python"], "at least 1 rank"),
         (["-np", "2"], "no command"),
-        (["-np", "2", "--gloo", "python"], "with MPI only"),
+        (["-np", "2", "--gloo", "python"], "--gloo: .* MPI only"),
+        (["-np", "2", "--min-np", "1", "python"], "--min-np: .* fixed size"),
     ],
 )
 def test_a_command_line_that_starts_nothing_says_why(arguments: list[str], message: str) -> None:

@@ -1,0 +1,120 @@
+"""The command line of ``horovodrun``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import horovod
+from horovod.runner.options import OPTIONS, Option
+
+_MPI_ONLY = "this package starts jobs with MPI only"
+_NOT_ELASTIC = "horovodrun starts jobs of a fixed size only"
+REFUSED = {
+    "--gloo": ("gloo", _MPI_ONLY),
+    "--jsrun": ("jsrun", _MPI_ONLY),
+    "--gloo-timeout-seconds": ("gloo_timeout", _MPI_ONLY),
+    "--torus-allreduce": ("torus", "there is no torus allreduce in this package"),
+    "--min-np": ("min_np", _NOT_ELASTIC),
+    "--min-num-proc": ("min_np", _NOT_ELASTIC),
+    "--max-np": ("max_np", _NOT_ELASTIC),
+    "--max-num-proc": ("max_np", _NOT_ELASTIC),
+    "--slots-per-host": ("slots_per_host", _NOT_ELASTIC),
+    "--elastic-timeout": ("elastic_timeout", _NOT_ELASTIC),
+    "--reset-limit": ("reset_limit", _NOT_ELASTIC),
+    "--blacklist-cooldown-range": ("blacklist", _NOT_ELASTIC),
+    "--host-discovery-script": ("host_discovery_script", _NOT_ELASTIC),
+}
+"""Options of Horovod that cannot be meant here: flag -> (destination, why)."""
+
+REFUSED_NARGS: dict[str, dict[str, Any]] = {
+    **{flag: {"action": "store_true"} for flag in ("--gloo", "--jsrun", "--torus-allreduce")},
+    "--blacklist-cooldown-range": {"nargs": 2},
+}
+
+
+class _Export(argparse.Action):
+    """Collects {variable: text} of the options that were given, in ``namespace.exported``."""
+
+    def __init__(self, option: Option, constant: bool | None, **kwargs: object) -> None:
+        super().__init__(nargs=0 if option.is_switch else None, **kwargs)  # type: ignore[arg-type]
+        self.option = option
+        self.constant = constant
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Check the value and keep the variable's text."""
+        value = self.constant if self.constant is not None else str(values)
+        try:
+            text = self.option.environment_text(value)
+        except ValueError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
+        namespace.exported = {**namespace.exported, self.option.env: text}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``horovodrun``."""
+    parser = argparse.ArgumentParser(
+        prog="horovodrun",
+        description="Start a data-parallel job on MPI.",
+        usage="horovodrun -np N [options] COMMAND [ARGUMENT ...]",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(exported={})
+    add = parser.add_argument
+    add("-v", "--version", action="version", version=horovod.__version__)
+    add("-np", "-n", "--num-proc", type=int, metavar="N", help="number of ranks")
+    add("-cb", "--check-build", action="store_true", help="say what this build can do, and exit")
+    add("--config-file", metavar="YAML", help="options from a file; the command line beats it")
+    add("--verbose", action="store_true", help="print the mpirun command")
+    add(
+        "--output-filename",
+        metavar="DIR",
+        help="also write DIR/rank.N/stdout and DIR/rank.N/stderr",
+    )
+    add(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        help="every line of output begins with the time",
+    )
+    add("--mpi-args", metavar="WORDS", help="more options for mpirun, in one quoted string")
+    add("--binding-args", metavar="WORDS", help="options for mpirun instead of binding to nothing")
+    add("--network-interfaces", "--network-interface", metavar="A,B", help="interfaces for MPI")
+    add("--tcp", action="store_true", help="MPI uses TCP, whatever else the network can")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="ssh key for the other hosts")
+    add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the other hosts")
+    hosts = parser.add_mutually_exclusive_group()
+    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and their slots")
+    hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines: HOST slots=N")
+    add("--mpi", action="store_true", help="accepted: the only controller")
+    add("--disable-cache", action="store_true", help="accepted: nothing is cached")
+    for flag, (name, _) in REFUSED.items():
+        nargs: dict[str, Any] = REFUSED_NARGS.get(flag, {"nargs": 1})
+        add(flag, dest=name, help=argparse.SUPPRESS, **nargs)
+    _add_exported(parser)
+    add("command", nargs=argparse.REMAINDER, help="program and arguments of every rank")
+    return parser
+
+
+def _add_exported(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options that set a HOROVOD_* variable of the job")
+    for option in OPTIONS:
+        spellings = [(option.flag, True), (f"--no-{option.flag[2:]}", False)]
+        if option.flag == "--log-with-timestamp":
+            spellings[1] = ("--log-without-timestamp", False)
+        for flag, value in spellings if option.is_switch else [(option.flag, None)]:
+            group.add_argument(
+                flag,
+                action=_Export,
+                option=option,
+                constant=value,
+                dest=argparse.SUPPRESS,
+                metavar=option.metavar or None,
+                help=f"{option.help} ({option.env})" if value is not False else argparse.SUPPRESS,
+            )

@@ -1,0 +1,261 @@
+"""Runs the command of one rank: ``python -I -S rank_process.py OPTIONS COMMAND ...``.
+
+It stands between mpirun and the command, which runs as its child with the same standard input,
+environment and open files. What the command writes passes through unchanged, byte by byte, and is
+also kept: in a file per stream, and as the last lines that the launcher shows when this rank is the
+first to fail. Signals go to the command, its exit code or signal becomes ours.
+
+A *record* is how this process speaks to the launcher: JSON in base64 between two marks, in
+standard error, where it arrives from any host. Standard library only; it is run by its path.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tty
+from pathlib import Path
+from typing import Any
+
+RECORD_START = b"\x1ehorovodrun:"
+RECORD_END = b"\x1e\n"
+TAIL_LINES = 20
+TAIL_BYTES = 2000
+"""A record must stay below 4096 bytes: that much is written to a pipe in one piece."""
+
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+CANNOT_START = 127
+
+
+def find_rank(environ: Any) -> int:
+    """Return the rank that the launcher of this process says, 0 where it says none."""
+    texts = (environ.get(name, "") for name in RANK_VARIABLES)
+    return next((int(text) for text in texts if text.isdecimal()), 0)
+
+
+def encode_record(content: dict[str, Any]) -> bytes:
+    """Return ``content`` as a record."""
+    return RECORD_START + base64.b64encode(json.dumps(content).encode()) + RECORD_END
+
+
+def rank_folder(output: str, rank: int, size: int) -> Path:
+    """Return Horovod's folder of a rank: ``<output>/rank.<zero-padded>``."""
+    return Path(output) / f"rank.{rank:0{len(str(size - 1))}d}"
+
+
+class Tail:
+    """The last lines of both streams, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def add(self, data: bytes) -> None:
+        """Append ``data``; only the end is kept."""
+        self._bytes = (self._bytes + data)[-4 * TAIL_BYTES :]
+
+    def lines(self) -> list[str]:
+        """Return at most ``TAIL_LINES`` lines, together at most ``TAIL_BYTES`` bytes."""
+        text = self._bytes.strip(b"\r\n")[-TAIL_BYTES:].decode("ascii", "backslashreplace")
+        return text[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]
+
+
+class Stream:
+    """One of the two streams of the command, on its way to ours.
+
+    Args:
+        number: 1 or 2, our own file descriptor.
+        file: Where a copy goes, or None.
+        tail: Where the last lines are kept.
+        timestamps: Every line gets the time in front.
+    """
+
+    def __init__(self, number: int, file: Path | None, tail: Tail, timestamps: bool) -> None:
+        self.number = number
+        self.source, self.given = _channel(os.isatty(number))
+        self._file = file.open("wb", buffering=0) if file else None
+        self._tail, self._timestamps, self._line_begins = tail, timestamps, True
+        self._readers_are_gone = False
+
+    def pump(self) -> bool:
+        """Pass on what is there; False at the end of the stream."""
+        try:
+            data = os.read(self.source, 1 << 16)
+        except OSError:  # EIO: the last writer of a terminal closed it
+            data = b""
+        self._tail.add(data)
+        data = self._stamped(data) if self._timestamps and data else data
+        for keep in (self._write_file, self._write_on):
+            keep(data)
+        return bool(data)
+
+    def _write_file(self, data: bytes) -> None:
+        if self._file:
+            self._file.write(data)
+
+    def _write_on(self, data: bytes) -> None:
+        left = memoryview(b"" if self._readers_are_gone else data)
+        while left:
+            try:
+                left = left[os.write(self.number, left) :]
+            except OSError:
+                self._readers_are_gone = True
+                return
+
+    def _stamped(self, data: bytes) -> bytes:
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now)) + f".{now % 1:.3f}"[2:]
+        lines = data.splitlines(keepends=True)
+        starts = [self._line_begins, *(line.endswith(b"\n") for line in lines[:-1])]
+        self._line_begins = lines[-1].endswith(b"\n")
+        prefix = f"{stamp} ".encode()
+        return b"".join(
+            prefix + line if begins else line for begins, line in zip(starts, lines, strict=True)
+        )
+
+
+def _channel(terminal: bool) -> tuple[int, int]:
+    """Return (read end, write end): a terminal where ours is one, so that the command sees one."""
+    if not terminal:
+        return os.pipe()
+    source, given = os.openpty()
+    tty.setraw(given)
+    return source, given
+
+
+class RankProcess:
+    """The command of a rank, as a child of this process."""
+
+    def __init__(self, command: list[str], options: dict[str, Any]) -> None:
+        self.rank = find_rank(os.environ)
+        self.tail = Tail()
+        self._told_to_end = False
+        folder = options.get("output") and rank_folder(
+            options["output"], self.rank, options["size"]
+        )
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / name if folder else None for name in ("stdout", "stderr")]
+        self._streams = [
+            Stream(number, file, self.tail, bool(options.get("timestamps")))
+            for number, file in zip((1, 2), files, strict=True)
+        ]
+        self._wake, wake_end = os.pipe()
+        os.set_blocking(wake_end, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._child = self._start(command)
+        for number in PASSED_ON:
+            signal.signal(number, self._pass_on)
+
+    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+        def end_with_parent() -> None:
+            prctl(1, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        out, err = (stream.given for stream in self._streams)
+        child = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=err,
+            close_fds=False,  # MPICH's ranks speak to their launcher through an inherited one
+            process_group=0,
+            preexec_fn=end_with_parent,
+        )
+        os.close(out)
+        os.close(err)
+        return child
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        self._told_to_end = self._told_to_end or number in ENDING
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, number)
+
+    def wait(self) -> int:
+        """Pass on the streams until the command ends; return its exit code, -n for signal n."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ)
+            for stream in self._streams:
+                selector.register(stream.source, selectors.EVENT_READ, stream)
+            while self._child.poll() is None:
+                self._pump(selector, None)
+            while self._pump(selector, 0):
+                pass
+        return self._child.returncode
+
+    def _pump(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
+        """Pass on what is there; False when nothing was."""
+        streams = 0
+        for key, _ in selector.select(timeout_s):
+            if key.data is None:
+                os.read(self._wake, 1 << 12)
+                continue
+            streams += 1
+            if not key.data.pump():
+                selector.unregister(key.fileobj)
+        return streams > 0
+
+    def report(self, code: int) -> None:
+        """Tell the launcher how the command ended, and its last lines."""
+        content = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "code": code,
+            "told": self._told_to_end,
+            "tail": self.tail.lines(),
+        }
+        send_record(content)
+
+
+def send_record(content: dict[str, Any]) -> None:
+    """Write a record in one piece."""
+    with contextlib.suppress(OSError):
+        os.write(2, encode_record(content))
+
+
+def end_like(code: int) -> None:
+    """End this process with ``code``, or by signal ``-code``."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def main(argv: list[str]) -> None:
+    """Run the command and end as it ended."""
+    options, command = json.loads(argv[1]), argv[2:]
+    if options.get("announce"):
+        send_record({"started": find_rank(os.environ)})
+    try:
+        process = RankProcess(command, options)
+    except OSError as error:
+        text = f"cannot start {command[0]!r}: {error}"
+        rank = find_rank(os.environ)
+        host = socket.gethostname()
+        content = {"rank": rank, "host": host, "code": CANNOT_START, "told": False, "tail": [text]}
+        send_record(content)
+        os._exit(CANNOT_START)
+    code = process.wait()
+    if code:
+        process.report(code)
+    end_like(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

@@ -1,0 +1,273 @@
+"""Watches a running ``mpirun``: passes signals on, and learns which rank was the first to fail.
+
+mpirun is a child in the same process group, with the same standard input and output. Its standard
+error comes through us, without the records that the ranks' processes put there (see
+``rank_process``).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from horovod.runner import become
+from horovod.runner.rank_process import RECORD_END, RECORD_START
+
+Sink = Callable[[bytes], object]
+
+SI_KERNEL = 0x80
+"""``si_code`` of a signal that the terminal sends: to the whole group, mpirun included."""
+
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+WAKING = {*FORWARDED, signal.SIGCHLD}
+CHECK_SECONDS = 1.0
+DRAIN_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How a rank ended that did not end well.
+
+    Attributes:
+        rank: The rank.
+        host: Its host.
+        code: Its exit code, or -n for signal n.
+        told: It had been told to end before it did.
+        tail: Its last lines.
+    """
+
+    rank: int
+    host: str
+    code: int
+    told: bool
+    tail: Sequence[str]
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code by which a shell would know it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    def describe(self) -> str:
+        """Return what people want to know first."""
+        how = f"exit code {self.code}"
+        if self.code < 0:
+            how = f"ended by signal {-self.code} ({signal.Signals(-self.code).name})"
+        lines = [f"rank {self.rank} on {self.host} was the first to fail: {how}"]
+        if self.tail:
+            lines[0] += "; its last lines:"
+        return "\n".join([*lines, *(f"    | {line}" for line in self.tail)])
+
+
+class RecordReader:
+    """Takes the records out of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, data: bytes) -> tuple[bytes, list[dict[str, Any]]]:
+        """Return (what is no record, the records); the beginning of a record waits for its end."""
+        data = self._pending + data
+        records: list[dict[str, Any]] = []
+        passed = b""
+        while (start := data.find(RECORD_START)) >= 0:
+            end = data.find(RECORD_END, start)
+            if end < 0:
+                break
+            passed += data[:start]
+            records.append(_decode(data[start + len(RECORD_START) : end]))
+            data = data[end + len(RECORD_END) :]
+        keep = start if start >= 0 else len(data) - _overlap(data, RECORD_START)
+        self._pending = data[keep:]
+        return passed + data[:keep], [record for record in records if record]
+
+    def rest(self) -> bytes:
+        """Return what waited in vain."""
+        rest, self._pending = self._pending, b""
+        return rest
+
+
+def _decode(text: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(base64.b64decode(text, validate=True))
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _overlap(data: bytes, start: bytes) -> int:
+    """Return how many bytes at the end of ``data`` may be the beginning of ``start``."""
+    return next((n for n in range(len(start) - 1, 0, -1) if data.endswith(start[:n])), 0)
+
+
+class RunningJob:
+    """An mpirun that runs.
+
+    Args:
+        words: The command line; the first is an absolute path.
+        environ: Its environment.
+        out: Where its standard output goes; None: to our own, untouched.
+        err: Where its standard error goes.
+
+    Attributes:
+        failures: Ranks that did not end well, in the order in which we heard of them.
+        started: Ranks whose process runs (only where they were asked to say so).
+    """
+
+    def __init__(
+        self, words: Sequence[str], environ: Mapping[str, str], *, err: Sink, out: Sink | None
+    ) -> None:
+        self.failures: list[Failure] = []
+        self.started: set[int] = set()
+        guard = [sys.executable, "-I", "-S", become.__file__, str(os.getpid())]
+        self.process = subprocess.Popen(
+            [*guard, *words],
+            env=dict(environ),
+            stdout=None if out is None else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        pipes = [(self.process.stderr, err), (self.process.stdout, out)]
+        self._readers = [
+            threading.Thread(target=self._relay, args=pipe, daemon=True)
+            for pipe in pipes
+            if pipe[0] is not None
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _relay(self, pipe: IO[bytes], sink: Sink) -> None:
+        reader = RecordReader()
+        while data := os.read(pipe.fileno(), 1 << 16):
+            passed, records = reader.feed(data)
+            if passed:
+                sink(passed)
+            for record in records:
+                self._note(record)
+        if rest := reader.rest():
+            sink(rest)
+
+    def _note(self, record: Mapping[str, Any]) -> None:
+        if "started" in record:
+            self.started.add(record["started"])
+        else:
+            self.failures.append(Failure(**record))
+
+    def drain(self) -> None:
+        """Wait until all that mpirun wrote has been passed on."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+
+    def send(self, number: int) -> None:
+        """Send a signal to mpirun, which passes it on to the ranks or ends them."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def first_failure(self) -> Failure | None:
+        """Return the rank that failed first, by itself if there is one."""
+        alone = [failure for failure in self.failures if not failure.told]
+        return next(iter([*alone, *self.failures]), None)
+
+
+def supervise(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    size: int,
+    start_timeout_s: float | None = None,
+) -> int:
+    """Run ``words``, pass on signals, and return the exit code of the job. **Main thread only.**
+
+    Args:
+        words: The mpirun command line.
+        environ: Its environment.
+        size: Number of ranks.
+        start_timeout_s: Longest wait for the start of all ranks, or None.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAKING)
+    try:
+        job = RunningJob(words, environ, out=None, err=lambda data: _write_all(2, data))
+        signals = _watch(job, size, start_timeout_s)
+        job.drain()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return conclude(job, signals)
+
+
+def _write_all(number: int, data: bytes) -> None:
+    left = memoryview(data)
+    with contextlib.suppress(OSError):  # nobody reads: mpirun must be able to go on
+        while left:
+            left = left[os.write(number, left) :]
+
+
+def _watch(job: RunningJob, size: int, start_timeout_s: float | None) -> list[int]:
+    """Return the signals that came until mpirun ended."""
+    deadline = None if start_timeout_s is None else time.monotonic() + start_timeout_s
+    signals: list[int] = []
+    while job.process.poll() is None:
+        info = signal.sigtimedwait(WAKING, CHECK_SECONDS)
+        if info and info.si_signo != signal.SIGCHLD:
+            signals.append(info.si_signo)
+            if info.si_code != SI_KERNEL:
+                job.send(info.si_signo)
+        if deadline is not None and len(job.started) >= size:
+            deadline = None
+        if deadline is not None and time.monotonic() > deadline:
+            _say(_late(job.started, size, start_timeout_s))
+            job.send(signal.SIGTERM)
+            signals.append(signal.SIGTERM)
+            deadline = None
+    return signals
+
+
+def _late(started: set[int], size: int, timeout_s: float | None) -> str:
+    missing = [rank for rank in range(size) if rank not in started]
+    shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    return (
+        f"after {timeout_s:g} s {len(missing)} of {size} ranks have not started (rank {shown}): "
+        "are all hosts reachable (ssh HOST true) and is this Python installed there? More time: "
+        "--start-timeout"
+    )
+
+
+def conclude(job: RunningJob, signals: Sequence[int]) -> int:
+    """Return the exit code of a job that ended; says which rank failed first, if one did."""
+    code = job.process.returncode
+    code = code if code >= 0 else 128 - code
+    failure = job.first_failure()
+    ending = [number for number in signals if number not in (signal.SIGUSR1, signal.SIGUSR2)]
+    if ending:
+        return code or 128 + ending[0]
+    if failure is None:
+        return code
+    _say(failure.describe())
+    return code or failure.exit_code
+
+
+def _say(text: str) -> None:
+    print(f"horovodrun: {text}", file=sys.stderr, flush=True)
+
+
+def rank_command(command: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Return the words that run ``command`` under ``rank_process`` with ``options``."""
+    program = Path(__file__).with_name("rank_process.py")
+    return [sys.executable, "-I", "-S", str(program), json.dumps(options), *command]

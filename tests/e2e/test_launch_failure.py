@@ -1,0 +1,153 @@
+"""How jobs end: first failing rank shown, signals passed on once, exit codes faithful."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from e2e.commands import Commands, wait_until
+from e2e.test_launch import alive
+
+ONE_FAILS = """
+import os, sys, time
+print("line of rank", os.environ["OMPI_COMM_WORLD_RANK"], flush=True)
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    raise ValueError("this is why")
+time.sleep(60)
+"""
+SLEEPERS = """
+import os, pathlib, signal, time
+def stop(number, frame):
+    raise SystemExit(3)
+signal.signal(signal.SIGTERM, stop)
+path = pathlib.Path("pid-" + os.environ["OMPI_COMM_WORLD_RANK"])
+path.with_suffix(".part").write_text(str(os.getpid()))
+path.with_suffix(".part").rename(path)
+time.sleep(60)
+"""
+
+
+def sleeping_pids(folder: Path) -> list[int]:
+    files = [folder / "pid-0", folder / "pid-1"]
+    wait_until(lambda: all(file.exists() for file in files), 20)
+    return [int(file.read_text()) for file in files]
+
+
+def test_the_first_failing_ranks_last_lines_are_shown(commands: Commands) -> None:
+    begun = time.monotonic()
+    result = commands.run("horovodrun", "-np", "2", sys.executable, "-c", ONE_FAILS)
+    assert result.returncode == 1
+    assert time.monotonic() - begun < 20
+    shown = result.stderr.split("horovodrun: rank 1 on ")[1]
+    assert "was the first to fail: exit code 1; its last lines:" in shown
+    assert "    | line of rank 1" in shown
+    assert "    | ValueError: this is why" in shown
+    assert "\x1e" not in result.stderr
+
+
+def test_a_rank_that_is_killed_is_named_with_its_signal(commands: Commands) -> None:
+    process = commands.start("horovodrun", "-np", "2", sys.executable, "-c", SLEEPERS)
+    pids = sleeping_pids(commands.folder)
+    os.kill(pids[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert re.search(r"rank 1 on \S+ was the first to fail: ended by signal 9 \(SIGKILL\)", err)
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+def test_a_terminated_launcher_ends_all_ranks(commands: Commands) -> None:
+    process = commands.start("horovodrun", "-np", "2", sys.executable, "-c", SLEEPERS)
+    pids = sleeping_pids(commands.folder)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "first to fail" not in err
+    wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+def test_ranks_do_not_survive_a_launcher_that_is_killed(commands: Commands) -> None:
+    process = commands.start("horovodrun", "-np", "2", sys.executable, "-c", SLEEPERS)
+    pids = sleeping_pids(commands.folder)
+    process.kill()
+    wait_until(lambda: not any(alive(pid) for pid in pids), 20)
+
+
+def test_control_c_in_a_terminal_ends_all_ranks(commands: Commands) -> None:
+    command = [str(Path(sys.executable).with_name("horovodrun")), "-np", "2"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(commands.folder)
+        os.execvpe(command[0], [*command, sys.executable, "-c", SLEEPERS], commands.environment({}))
+    try:
+        pids = sleeping_pids(commands.folder)
+        os.write(terminal, b"\x03")
+        status = wait_until(lambda: drained(terminal, pid), 30)
+        assert os.waitstatus_to_exitcode(status) != 0
+        wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+    finally:
+        os.close(terminal)
+
+
+def drained(terminal: int, pid: int) -> int | None:
+    """Read what the terminal shows; the status of process ``pid`` once it has ended."""
+    if select.select([terminal], [], [], 0)[0]:
+        try:
+            os.read(terminal, 1 << 16)
+        except OSError:
+            pass
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return status if ended else None
+
+
+def test_every_rank_has_its_files_in_horovods_layout(commands: Commands) -> None:
+    code = "import os, sys; r = os.environ['OMPI_COMM_WORLD_RANK']; print(r); sys.exit('e' + r)"
+    words = ["horovodrun", "-np", "2", "--output-filename", "out", sys.executable, "-c", code]
+    result = commands.run(*words)
+    assert result.returncode == 1
+    files = {
+        str(path.relative_to(commands.folder)): path.read_text()
+        for path in (commands.folder / "out").rglob("std*")
+    }
+    first = result.stderr.split("horovodrun: rank ")[1][0]
+    assert files[f"out/rank.{first}/stdout"] == f"{first}\n"
+    assert files[f"out/rank.{first}/stderr"] == f"e{first}\n"
+
+
+def test_standard_input_reaches_rank_0_and_output_is_unchanged(commands: Commands) -> None:
+    code = "import sys; sys.stdout.write(sys.stdin.read() * 20000)"
+    shell = 'printf "a\\tb" | horovodrun -np 1 "$@"'
+    words = ["bash", "-c", shell, "-", sys.executable, "-c", code]
+    result = commands.run(*words)
+    assert (result.returncode, result.stdout) == (0, "a\tb" * 20000)
+
+
+def test_values_with_quotes_dots_and_newlines_arrive_intact(commands: Commands) -> None:
+    value = "a.b 'c' \"d\" $(e) `f`\n-x G=h;\\n\u00e4"
+    code = "import os, sys; sys.stdout.write(repr(os.environ['HOROVOD_HOSTNAME']) + '\\n')"
+    command = ["horovodrun", "-np", "2", sys.executable, "-c", code]
+    result = commands.run(*command, HOROVOD_HOSTNAME=value)
+    assert result.stdout.splitlines() == [repr(value)] * 2
+
+
+def test_ranks_that_do_not_start_in_time_are_named(commands: Commands) -> None:
+    begun = time.monotonic()
+    slow = commands.folder / "mpirun"
+    version = "[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.1' && exit"
+    slow.write_text(f"#!/bin/sh\n{version}\nexec sleep 30\n")
+    slow.chmod(0o755)
+    code = (
+        "import sys, pathlib; from horovod.runner import launch, probe\n"
+        f"probe.find_mpirun = lambda *_: pathlib.Path({str(slow)!r})\n"
+        "sys.exit(launch.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "-np", "3", "--start-timeout", "0.5", "true"]
+    result = commands.run(*command)
+    assert result.returncode != 0
+    assert "after 0.5 s 3 of 3 ranks have not started (rank 0, 1, 2)" in result.stderr
+    assert time.monotonic() - begun < 20
