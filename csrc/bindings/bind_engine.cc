@@ -35,8 +35,13 @@ std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendez
 std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
                                     const std::string& address) {
   configure_log(static_cast<LogLevel>(options.log_level), options.rank);
-  EngineOptions engine_options{options.params, options.thread_affinity,
-                               options.stall_warning_seconds, options.stall_shutdown_seconds};
+  EngineOptions engine_options{options.params,
+                               options.thread_affinity,
+                               options.stall_warning_seconds,
+                               options.stall_shutdown_seconds,
+                               options.timeline_path,
+                               options.timeline_mark_cycles,
+                               options.timeline_clock};
   return std::make_unique<Engine>(
       engine_options, connect(options, rendezvous, address), [&](const Progress& progress) {
         auto transport = options.size > 1 ? make_mpi_point_to_point(options.mpi_comm) : nullptr;
@@ -130,6 +135,9 @@ void bind_engine(py::module_& module) {
       .def("drain_steps", &drain_steps)
       .def("pause_steps", &Engine::pause_steps, "paused"_a, Unlocked())
       .def("propose", &Engine::propose, "epoch"_a, "params"_a, Unlocked())
+      .def("start_timeline", &Engine::start_timeline, "path"_a, "mark_cycles"_a = false, Unlocked())
+      .def("stop_timeline", &Engine::stop_timeline, Unlocked())
+      .def("backward", &Engine::backward, "begins"_a)
       .def("params", &Engine::params, Unlocked())
       .def("epoch", &Engine::epoch, Unlocked())
       .def("counters", &counters)

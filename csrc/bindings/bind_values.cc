@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
 
+#include <array>
+
 #include "bindings/bind.h"
 #include "bindings/options.h"
 #include "comm/mpi/mpi_point_to_point.h"
@@ -39,7 +41,19 @@ void bind_values(py::module_& module) {
       .def_readwrite("thread_affinity", &Options::thread_affinity)
       .def_readwrite("stall_warning_seconds", &Options::stall_warning_seconds)
       .def_readwrite("stall_shutdown_seconds", &Options::stall_shutdown_seconds)
-      .def_readwrite("log_level", &Options::log_level);
+      .def_readwrite("log_level", &Options::log_level)
+      .def_readwrite("timeline_path", &Options::timeline_path)
+      .def_readwrite("timeline_mark_cycles", &Options::timeline_mark_cycles)
+      .def_property(
+          "timeline_clock",
+          [](const Options& options) {
+            const TimelineClock& clock = options.timeline_clock;
+            return py::make_tuple(clock.origin_ns, clock.origin_epoch_us, clock.offset_ns,
+                                  clock.offset_error_ns);
+          },
+          [](Options& options, const std::array<int64_t, 4>& clock) {
+            options.timeline_clock = {clock[0], clock[1], clock[2], clock[3]};
+          });
 
   py::class_<StepRecord>(module, "StepRecord")
       .def_readonly("step", &StepRecord::step)

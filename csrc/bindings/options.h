@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/types.h"
+#include "engine/timeline_record.h"
 
 namespace autotune {
 
@@ -18,6 +20,9 @@ struct Options {
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;
   int log_level = 3;
+  std::string timeline_path;
+  bool timeline_mark_cycles = false;
+  TimelineClock timeline_clock;
 };
 
 }  // namespace autotune

@@ -10,6 +10,7 @@
 #include <functional>
 #include <vector>
 
+#include "common/activity.h"
 #include "common/types.h"
 
 namespace autotune {
@@ -31,6 +32,11 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  // What moves the data; Backend::several: `observe`'s observer is told step by step.
+  virtual Backend backend() const { return Backend::mpi; }
+  // `observer` outlives this.
+  virtual void observe(ActivityObserver* /*observer*/) {}
 
   // True when many small spans cost no more than one of the same length: packing them is of no use.
   virtual bool gathers() const { return false; }

@@ -5,6 +5,7 @@
 
 #include "common/errors.h"
 #include "engine/fusion.h"
+#include "engine/timeline.h"
 
 namespace autotune {
 
@@ -29,9 +30,10 @@ Request request_of(const CacheEntry& entry, int rank) {
 
 }  // namespace
 
-Coordinator::Coordinator(int size, const Params& params)
+Coordinator::Coordinator(int size, const Params& params, Timeline* timeline)
     : size_(size),
       params_(params),
+      timeline_(timeline),
       directory_(params.cache_capacity),
       processed_(static_cast<size_t>(size), 0) {}
 
@@ -65,6 +67,7 @@ void Coordinator::add_hit(int rank, int64_t slot, uint64_t processed, int64_t st
     add_request(rank, request_of(*entry, rank), step, now);
     return;
   }
+  if (timeline_ != nullptr) timeline_->announced(entry->request, rank);
   if (hits_.size() <= static_cast<size_t>(slot)) hits_.resize(static_cast<size_t>(slot) + 1);
   Hits& hits = hits_[static_cast<size_t>(slot)];
   if (hits.count == 0) {
@@ -79,6 +82,7 @@ void Coordinator::add_hit(int rank, int64_t slot, uint64_t processed, int64_t st
 }
 
 void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint now) {
+  if (timeline_ != nullptr) timeline_->announced(request, rank);
   const std::string name = request.name;
   hits_to_requests(directory_.slot_of(name));
   Pending& pending = pending_[name];
@@ -110,6 +114,7 @@ void Coordinator::hits_to_requests(int64_t slot) {
 }
 
 void Coordinator::complete(const std::string& name) {
+  if (timeline_ != nullptr) timeline_->negotiated(name);
   auto found = pending_.find(name);
   Pending& pending = found->second;
   std::vector<Request> requests;
@@ -129,6 +134,7 @@ void Coordinator::complete(const std::string& name) {
 void Coordinator::complete_hits(int64_t slot) {
   Hits& hits = hits_[static_cast<size_t>(slot)];
   const CacheEntry& entry = directory_.current(slot);
+  if (timeline_ != nullptr) timeline_->negotiated(entry.request.name);
   ready_.push_back(
       {response_from_cache(slot), fused_bytes(entry.request, entry.first_dims), hits.step, {}});
   directory_.touch(slot);

@@ -24,6 +24,8 @@ namespace autotune {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
+class Timeline;
+
 struct Stalled {
   std::string name;
   Operation operation;
@@ -33,7 +35,8 @@ struct Stalled {
 
 class Coordinator {
  public:
-  Coordinator(int size, const Params& params);
+  // `timeline` is told who announces what; nullptr: nobody is.
+  Coordinator(int size, const Params& params, Timeline* timeline = nullptr);
 
   void add(int rank, const RequestList& list, TimePoint now);
   void propose(uint64_t epoch, const Params& params);
@@ -83,6 +86,7 @@ class Coordinator {
 
   int size_;
   Params params_;
+  Timeline* timeline_;
   CacheDirectory directory_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Hits> hits_;           // by slot

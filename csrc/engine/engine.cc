@@ -49,14 +49,26 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> contr
     : options_(options),
       rank_(control->rank()),
       size_(control->size()),
+      timeline_(rank_, size_, options.timeline_clock),
       control_(std::move(control)),
       last_stall_check_(Clock::now()),
       params_(options.params),
       steps_(Clock::now()) {
-  if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, params_);
+  if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, params_, &timeline_);
   // Making them already communicates, and so calls progress(): all members are there by now.
-  executor_ = std::make_unique<Executor>(make_communicators([this] { progress(); }));
+  executor_ = std::make_unique<Executor>(make_communicators([this] { progress(); }), &timeline_);
+  start_timeline_at_init();
   thread_ = std::thread([this] { run(); });
+}
+
+// A timeline that cannot be written is no reason not to train.
+void Engine::start_timeline_at_init() {
+  if (options_.timeline_path.empty()) return;
+  try {
+    timeline_.start(options_.timeline_path, options_.timeline_mark_cycles, params_, epoch_, true);
+  } catch (const InvalidRequest& error) {
+    log(LogLevel::error, std::string(error.what()) + "; training goes on without it");
+  }
 }
 
 Engine::~Engine() { shutdown(std::chrono::seconds(5)); }
@@ -76,8 +88,9 @@ int64_t Engine::enqueue(TensorEntry entry) {
                          "); wait for the first one or use another name");
   }
   if (steps_.begins_step(request)) {
-    steps_.end(now, static_cast<int64_t>(epoch_), epoch_first_step_);
+    end_step_now(now);
   }
+  timeline_.step_begins();
   steps_.add_operation(request);
   entry.step = steps_.current_step();
   entry.handle = std::make_shared<Handle>();
@@ -177,8 +190,18 @@ bool Engine::end_step(bool is_explicit) {
   const auto now = Clock::now();
   std::lock_guard lock(mutex_);
   if (is_explicit) steps_.set_explicit();
-  steps_.end(now, static_cast<int64_t>(epoch_), epoch_first_step_);
+  end_step_now(now);
   return steps_.wants_drain(now);
+}
+
+// mutex_ held.
+void Engine::end_step_now(Clock::time_point now) {
+  timeline_.step_ends(steps_.current_step(), steps_.payload_bytes());
+  steps_.end(now, static_cast<int64_t>(epoch_), epoch_first_step_);
+}
+
+void Engine::start_timeline(const std::string& path, bool mark_cycles) {
+  timeline_.start(path, mark_cycles, params(), epoch());
 }
 
 void Engine::pause_steps(bool paused) {
@@ -227,6 +250,7 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
   abandon_ = true;  // ends every wait in the engine thread within milliseconds
   control_->wake();
   thread_.join();
+  timeline_.stop();
   if (!failed_) control_->close(std::chrono::seconds(2));
 }
 
@@ -357,6 +381,7 @@ std::vector<RequestList> Engine::collect() {
         lists.back().step = entry.step;
         lists.back().processed = processed_;
       }
+      if (!coordinator_) timeline_.announced(entry.request, rank_);  // rank 0 sees all ranks'
       const int64_t slot = cache_.find(entry.request);
       if (slot >= 0) {
         lists.back().set_hit(slot);
@@ -366,6 +391,7 @@ std::vector<RequestList> Engine::collect() {
         ++executor_->counters().cache_misses;
       }
     }
+    timeline_.cycle();
     unannounced_.clear();
     unannounced_bytes_ = 0;
   }
@@ -417,6 +443,7 @@ void Engine::process(const ResponseList& list) {
       item.first_dims = entry->first_dims;
     }
   }
+  timeline_.agreed(responses);
   for (const Response& response : responses) perform(response);
   ++processed_;
   if (list.shutdown) {
@@ -432,10 +459,12 @@ void Engine::apply(const ParamsChange& change) {
   params_ = change.params;
   epoch_ = change.epoch;
   epoch_first_step_ = change.first_step;
+  timeline_.params_changed(epoch_, params_);
 }
 
 void Engine::perform(const Response& response) {
   const std::vector<TensorEntry> entries = entries_of(response);
+  timeline_.operation_begins(response);
   const Params current = params();
   for (size_t i = 0; i < entries.size(); ++i) {
     const ResponseItem& item = response.items[i];
@@ -466,6 +495,7 @@ std::vector<TensorEntry> Engine::entries_of(const Response& response) {
 }
 
 void Engine::complete(const std::vector<TensorEntry>& entries, const std::string& error) {
+  timeline_.operation_ends(entries);
   bool waited = false;
   {
     std::lock_guard lock(mutex_);

@@ -32,6 +32,7 @@
 #include "engine/response_cache.h"
 #include "engine/steps.h"
 #include "engine/tensor.h"
+#include "engine/timeline.h"
 
 namespace autotune {
 
@@ -40,6 +41,9 @@ struct EngineOptions {
   int thread_affinity = -1;           // core of the engine thread; -1: all that the job may use
   double stall_warning_seconds = 60;  // 0: no stall check
   double stall_shutdown_seconds = 0;  // 0: never
+  std::string timeline_path;          // empty: none from the start
+  bool timeline_mark_cycles = false;
+  TimelineClock timeline_clock;
 };
 
 // Makes the data plane; called once, with what it shall call while it waits.
@@ -71,6 +75,11 @@ class Engine {
   void pause_steps(bool paused);
   void drain_steps(std::vector<StepRecord>& records,
                    std::vector<std::pair<int64_t, OperationSizes>>& signatures);
+
+  // Recording what happens here, see timeline.h. `start_timeline` throws InvalidRequest.
+  void start_timeline(const std::string& path, bool mark_cycles);
+  void stop_timeline() { timeline_.stop(); }
+  void backward(bool begins) { timeline_.backward(begins); }
 
   // Rank 0 only: change the parameters on all ranks between two steps.
   void propose(uint64_t epoch, const Params& params);
@@ -104,10 +113,13 @@ class Engine {
   std::shared_ptr<Handle> find_handle(int64_t handle);
   void set_affinity() const;
   void progress();
+  void start_timeline_at_init();
+  void end_step_now(Clock::time_point now);
 
   const EngineOptions options_;
   const int rank_;
   const int size_;
+  Timeline timeline_;
   std::unique_ptr<ControlPlane> control_;
 
   // Guarded by cycle_mutex_.

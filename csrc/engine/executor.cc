@@ -52,6 +52,11 @@ char* Buffer::reserve(int64_t bytes) {
   return data_.get();
 }
 
+Executor::Executor(Communicators communicators, ActivityObserver* observer)
+    : communicators_(std::move(communicators)), observer_(observer) {
+  if (communicators_.hierarchical) communicators_.hierarchical->observe(observer);
+}
+
 void Executor::run(const Response& response, const std::vector<TensorEntry*>& entries,
                    const Params& params) {
   ++counters_.responses;
@@ -85,6 +90,7 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
   spans_.clear();
   {
     Stopwatch watch(counters_.pack_ns);
+    Activity activity(observer_, packed_bytes > 0 ? "MEMCPY_IN_FUSION_BUFFER" : nullptr);
     char* next = buffer;
     for (const TensorEntry* entry : entries) {
       const int64_t bytes = entry->request.bytes();
@@ -99,10 +105,12 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
   }
   {
     Stopwatch watch(counters_.transfer_ns);
+    Activity activity(observer_, activity_name(communicator.backend(), Operation::allreduce));
     communicator.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
                            response.postscale);
   }
   Stopwatch watch(counters_.unpack_ns);
+  Activity activity(observer_, packed_bytes > 0 ? "MEMCPY_OUT_FUSION_BUFFER" : nullptr);
   const char* next = buffer;
   for (const TensorEntry* entry : entries) {
     if (!packed(*entry)) continue;
@@ -133,6 +141,7 @@ void Executor::allgather(const Response& response, const std::vector<TensorEntry
   char* const blocks = fused ? fusion_buffer_.reserve(total) : entries[0]->handle->result.get();
   {
     Stopwatch watch(counters_.pack_ns);
+    Activity activity(observer_, "MEMCPY_IN_FUSION_BUFFER");
     char* next =
         blocks + std::accumulate(block_bytes.begin(),
                                  block_bytes.begin() + static_cast<ptrdiff_t>(rank), int64_t{0});
@@ -143,10 +152,12 @@ void Executor::allgather(const Response& response, const std::vector<TensorEntry
   }
   {
     Stopwatch watch(counters_.transfer_ns);
+    Activity activity(observer_, activity_name(communicator.backend(), Operation::allgather));
     communicator.allgather(blocks, block_bytes);
   }
   if (!fused) return;
   Stopwatch watch(counters_.unpack_ns);
+  Activity activity(observer_, "MEMCPY_OUT_FUSION_BUFFER");
   const char* next = blocks;
   for (size_t r = 0; r < size; ++r) {
     for (size_t e = 0; e < entries.size(); ++e) {
@@ -161,6 +172,7 @@ void Executor::broadcast(const Response& response, TensorEntry& entry) {
   const int64_t bytes = entry.request.bytes();
   if (communicators_.flat->rank() == response.root_rank) copy(entry.output, entry.input, bytes);
   Stopwatch watch(counters_.transfer_ns);
+  Activity activity(observer_, activity_name(communicators_.flat->backend(), Operation::broadcast));
   communicators_.flat->broadcast(entry.output, bytes, response.root_rank);
 }
 

@@ -12,6 +12,7 @@
 
 #include "comm/choose.h"
 #include "comm/communicator.h"
+#include "common/activity.h"
 #include "engine/message.h"
 #include "engine/tensor.h"
 
@@ -46,7 +47,7 @@ class Buffer {
 
 class Executor {
  public:
-  explicit Executor(Communicators communicators) : communicators_(std::move(communicators)) {}
+  Executor(Communicators communicators, ActivityObserver* observer);
 
   // Perform one response that is no error. `entries` are this rank's tensors in the order of its
   // items; `params` are in force on all ranks. Throws EngineError when a rank died on the way.
@@ -67,6 +68,7 @@ class Executor {
   void broadcast(const Response& response, TensorEntry& entry);
 
   Communicators communicators_;
+  ActivityObserver* observer_;  // outlives this
   Buffer fusion_buffer_;
   std::vector<Span> spans_;
   Counters counters_;

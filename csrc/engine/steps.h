@@ -56,6 +56,7 @@ class StepTracker {
   explicit StepTracker(TimePoint start) : step_start_(start) {}
 
   int64_t current_step() const { return step_; }
+  int64_t payload_bytes() const { return payload_bytes_; }  // of this step, so far
 
   // Before an operation is queued: true when it begins a new step (then call `end` first).
   bool begins_step(const Request& request);

@@ -53,13 +53,18 @@ void HierarchicalCommunicator::allreduce(const std::vector<Span>& spans, DataTyp
   const int lanes = map_.lanes();
   // An average is a sum here; the division comes once, at the end of the cross step.
   const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
-  local_->reduce_scatter(spans, type, step_op, prescale, lanes);
+  {
+    Activity activity(observer_, reducescatter_activity(local_->backend()));
+    local_->reduce_scatter(spans, type, step_op, prescale, lanes);
+  }
   if (cross_) reduce_between_hosts(spans, type, op, postscale);
+  Activity activity(observer_, activity_name(local_->backend(), Operation::allgather));
   local_->allgather_slices(spans, type, lanes);
 }
 
 void HierarchicalCommunicator::reduce_between_hosts(const std::vector<Span>& spans, DataType type,
                                                     ReduceOp op, double postscale) {
+  Activity activity(observer_, activity_name(cross_->backend(), Operation::allreduce));
   const Stream stream(spans, type);
   const int lane = map_.local_rank(rank_);
   const auto [begin, end] = slice_of(stream.count(), lane, map_.lanes());
@@ -103,8 +108,15 @@ void HierarchicalCommunicator::allgather(void* blocks, const std::vector<int64_t
   });
   const auto own_host = static_cast<size_t>(map_.host_of(rank_));
   char* const own = by_host_.data() + host_offset[own_host];
-  local_->allgather(own, own_host_bytes);
-  if (map_.local_rank(rank_) == 0) cross_->allgather(by_host_.data(), host_bytes);
+  {
+    Activity activity(observer_, activity_name(local_->backend(), Operation::allgather));
+    local_->allgather(own, own_host_bytes);
+  }
+  if (map_.local_rank(rank_) == 0) {
+    Activity activity(observer_, "MPI_CROSS_ALLGATHER");
+    cross_->allgather(by_host_.data(), host_bytes);
+  }
+  Activity activity(observer_, activity_name(local_->backend(), Operation::broadcast));
   local_->broadcast(by_host_.data(), host_offset[own_host], 0);
   const int64_t after = host_offset[own_host] + host_bytes[own_host];
   local_->broadcast(by_host_.data() + after, total - after, 0);

@@ -52,6 +52,8 @@ class HierarchicalCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  Backend backend() const override { return Backend::several; }
+  void observe(ActivityObserver* observer) override { observer_ = observer; }
   bool gathers() const override { return local_->gathers(); }
   void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;
@@ -67,6 +69,7 @@ class HierarchicalCommunicator final : public Communicator {
   int size_;
   std::unique_ptr<Communicator> local_;
   std::unique_ptr<Communicator> cross_;
+  ActivityObserver* observer_ = nullptr;
   std::vector<char> slice_;
   std::vector<char> by_host_;
 };

@@ -9,6 +9,7 @@ class SelfCommunicator final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  Backend backend() const override { return Backend::self; }
   bool gathers() const override { return true; }
   void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;

@@ -39,6 +39,7 @@ class SharedCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  Backend backend() const override { return Backend::shm; }
   bool gathers() const override { return true; }
   void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;

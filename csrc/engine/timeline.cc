@@ -1,0 +1,234 @@
+#include "engine/timeline.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "common/errors.h"
+#include "engine/timeline_writer.h"
+
+namespace autotune {
+
+namespace {
+
+// Names as Horovod writes them; literals, because records keep them.
+const char* negotiate_name(Operation operation) {
+  switch (operation) {
+    case Operation::allreduce:
+      return "NEGOTIATE_ALLREDUCE";
+    case Operation::allgather:
+      return "NEGOTIATE_ALLGATHER";
+    case Operation::broadcast:
+      return "NEGOTIATE_BROADCAST";
+    case Operation::barrier:
+      return "NEGOTIATE_BARRIER";
+  }
+  return "NEGOTIATE_ERROR";
+}
+
+const char* operation_name(const Response& response) {
+  return response.error.empty() ? negotiate_name(response.operation) + sizeof "NEGOTIATE" : "ERROR";
+}
+
+}  // namespace
+
+Timeline::Timeline(int rank, int size, const TimelineClock& clock)
+    : rank_(rank), size_(size), clock_(clock) {}
+
+Timeline::~Timeline() { stop(); }
+
+void Timeline::start(const std::string& path, bool mark_cycles, const Params& params,
+                     uint64_t epoch, bool with_init) {
+  std::lock_guard control(control_mutex_);
+  mark_cycles_ = mark_cycles;
+  if (writer_ && writer_->path() == path) return;
+  stop_now();
+  writer_ = std::make_unique<TimelineWriter>(path, rank_, size_, clock_, queue_);
+  const auto lock = enter();
+  tracks_.clear();
+  current_.clear();
+  next_track_ = first_tensor_track;
+  step_open_ = backward_open_ = false;
+  if (with_init) {
+    queue_.add({0, "INIT", 0, 0, job_track, RecordKind::begin});
+    push(RecordKind::end, job_track);
+  }
+  push_params(epoch, params);
+  on_ = true;
+}
+
+void Timeline::stop() {
+  std::lock_guard control(control_mutex_);
+  stop_now();
+}
+
+void Timeline::stop_now() {
+  {
+    const auto lock = enter();
+    on_ = false;
+  }
+  writer_.reset();  // writes what is left
+}
+
+// Lock the queue; all records of one hook have one time.
+std::unique_lock<std::mutex> Timeline::enter() {
+  std::unique_lock lock(queue_.mutex);
+  const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  now_us_ = (now - clock_.origin_ns) / 1000;
+  return lock;
+}
+
+void Timeline::cycle() {
+  if (!on() || !mark_cycles_) return;
+  const auto lock = enter();
+  if (!on()) return;
+  push(RecordKind::cycle, job_track);
+}
+
+void Timeline::step_begins() {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  if (std::exchange(step_open_, true)) return;
+  push(RecordKind::begin, step_track, "STEP");
+}
+
+void Timeline::step_ends(int64_t step, int64_t payload_bytes) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  if (!step_open_) return;
+  push(RecordKind::end_step, step_track, "", step, payload_bytes);
+  push(RecordKind::begin, step_track, "STEP");
+}
+
+void Timeline::backward(bool begins) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  if (std::exchange(backward_open_, begins) == begins) return;
+  push(begins ? RecordKind::begin : RecordKind::end, backward_track, "BACKWARD");
+}
+
+void Timeline::params_changed(uint64_t epoch, const Params& params) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  push_params(epoch, params);
+}
+
+void Timeline::push_params(uint64_t epoch, const Params& params) {
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "{\"epoch\": %llu, \"fusion_threshold_bytes\": %lld, \"cycle_time_ms\": %.9g, "
+                "\"cache_capacity\": %lld, \"hierarchical_allreduce\": %s, "
+                "\"hierarchical_allgather\": %s}",
+                static_cast<unsigned long long>(epoch),
+                static_cast<long long>(params.fusion_threshold_bytes), params.cycle_time_ms,
+                static_cast<long long>(params.cache_capacity),
+                params.hierarchical_allreduce ? "true" : "false",
+                params.hierarchical_allgather ? "true" : "false");
+  push_text(RecordKind::params, job_track, text);
+}
+
+void Timeline::announced(const Request& request, int rank) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  Track& tensor = track(request.name);
+  if (!std::exchange(tensor.negotiating, true)) {
+    push(RecordKind::begin, tensor.id, negotiate_name(request.operation));
+  }
+  push(RecordKind::tick, tensor.id, "", rank);
+}
+
+void Timeline::negotiated(const std::string& name) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  Track& tensor = track(name);
+  if (std::exchange(tensor.negotiating, false)) push(RecordKind::end, tensor.id);
+}
+
+void Timeline::agreed(const std::vector<Response>& responses) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  for (const Response& response : responses) {
+    const bool barrier = response.operation == Operation::barrier && response.error.empty();
+    for (const ResponseItem& item : response.items) {
+      Track& tensor = track(item.name);
+      if (std::exchange(tensor.negotiating, false)) push(RecordKind::end, tensor.id);
+      if (barrier) continue;
+      push(RecordKind::begin, tensor.id, operation_name(response));
+      tensor.queued = &response != &responses.front();
+      if (tensor.queued) push(RecordKind::begin, tensor.id, "QUEUE");
+    }
+  }
+}
+
+void Timeline::operation_begins(const Response& response) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  current_.clear();
+  if (response.operation == Operation::barrier && response.error.empty()) return;
+  for (const ResponseItem& item : response.items) {
+    Track& tensor = track(item.name);
+    if (std::exchange(tensor.queued, false)) push(RecordKind::end, tensor.id);
+    current_.push_back(tensor.id);
+  }
+}
+
+void Timeline::activity_begins(const char* name) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  for (uint32_t id : current_) push(RecordKind::begin, id, name);
+}
+
+void Timeline::activity_ends() {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  for (uint32_t id : current_) push(RecordKind::end, id);
+}
+
+void Timeline::operation_ends(const std::vector<TensorEntry>& entries) {
+  if (!on()) return;
+  const auto lock = enter();
+  if (!on()) return;
+  if (current_.size() != entries.size()) return;  // recording began on the way
+  for (const TensorEntry& entry : entries) {
+    const Request& request = entry.request;
+    Track& tensor = track(request.name);
+    if (tensor.dtype != request.dtype || tensor.shape != request.shape) {
+      tensor.dtype = request.dtype;
+      tensor.shape = request.shape;
+      push_text(RecordKind::describe, tensor.id,
+                std::string("{\"dtype\": \"") + name_of(request.dtype) + "\", \"shape\": \"" +
+                    to_string(request.shape) + "\"}");
+    }
+    push(RecordKind::end_tensor, tensor.id);
+  }
+  current_.clear();
+}
+
+Timeline::Track& Timeline::track(const std::string& name) {
+  Track& found = tracks_[name];
+  if (found.id == 0) {
+    found.id = next_track_++;
+    push_text(RecordKind::name, found.id, name);
+  }
+  return found;
+}
+
+void Timeline::push(RecordKind kind, uint32_t track, const char* name, int64_t value,
+                    int64_t more) {
+  queue_.add({now_us_, name, value, more, track, kind});
+}
+
+void Timeline::push_text(RecordKind kind, uint32_t track, std::string text) {
+  queue_.add({now_us_, "", 0, 0, track, kind}, std::move(text));
+}
+
+}  // namespace autotune

@@ -1,0 +1,104 @@
+// The timeline: what the engine does when, as a Chrome-trace event array that people and
+// `autotune timeline` read.
+//
+//   track    the events of one tensor (a pid of its own), or of the job (pid 0): INIT, STEP,
+//   BACKWARD span     a begin and an end on one track, properly nested recording  engine and
+//   training threads append fixed-size records in memory, under a lock that
+//            nobody holds for long; one writer thread (timeline_writer.h) turns them into text
+//
+// The engine never waits for the writer: when two million are unwritten, further ones are dropped
+// until the writer has caught up, and a DROPPED_EVENTS event says how many. A timeline that is off
+// costs one load per hook.
+//
+// Rank 0 sees all announcements and so the ticks of all ranks; another rank's file (on request)
+// shows its own only. Times are microseconds since `origin`, which is one moment on all ranks.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/activity.h"
+#include "engine/message.h"
+#include "engine/tensor.h"
+#include "engine/timeline_record.h"
+
+namespace autotune {
+
+class TimelineWriter;
+
+class Timeline final : public ActivityObserver {
+ public:
+  Timeline(int rank, int size, const TimelineClock& clock);
+  ~Timeline() override;
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  // Record to `path` from now on; a file there is replaced. Nothing happens when `path` is the
+  // current file. Throws InvalidRequest when it cannot be written. `with_init`: the runtime was
+  // started just now; the INIT span says how long that took since the origin.
+  void start(const std::string& path, bool mark_cycles, const Params& params, uint64_t epoch,
+             bool with_init = false);
+  // Everything recorded is in the file when this returns.
+  void stop();
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+
+  void cycle();
+  void step_begins();
+  void step_ends(int64_t step, int64_t payload_bytes);
+  void backward(bool begins);
+  void params_changed(uint64_t epoch, const Params& params);
+
+  void announced(const Request& request, int rank);
+  void negotiated(const std::string& name);
+  // The responses of one list, in order: the first begins at once, the others queue.
+  void agreed(const std::vector<Response>& responses);
+  void operation_begins(const Response& response);
+  void activity_begins(const char* name) override;
+  void activity_ends() override;
+  // `entries`: this rank's, in the order of the response's items.
+  void operation_ends(const std::vector<TensorEntry>& entries);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Track {
+    uint32_t id = 0;
+    bool negotiating = false;
+    bool queued = false;
+    DataType dtype = DataType::float32;
+    Shape shape{-1};  // as last written
+  };
+
+  std::unique_lock<std::mutex> enter();
+  void stop_now();
+  Track& track(const std::string& name);
+  void push(RecordKind kind, uint32_t track, const char* name = "", int64_t value = 0,
+            int64_t more = 0);
+  void push_text(RecordKind kind, uint32_t track, std::string text);
+  void push_params(uint64_t epoch, const Params& params);
+
+  const int rank_;
+  const int size_;
+  const TimelineClock clock_;
+  std::atomic<bool> on_{false};
+  std::atomic<bool> mark_cycles_{false};
+  std::mutex control_mutex_;                // one start or stop at a time; before queue_.mutex
+  std::unique_ptr<TimelineWriter> writer_;  // guarded by control_mutex_
+
+  // Guarded by queue_.mutex.
+  TimelineQueue queue_;
+  int64_t now_us_ = 0;  // of the hook that holds the lock
+  std::unordered_map<std::string, Track> tracks_;
+  std::vector<uint32_t> current_;  // tracks of the operation that is being performed
+  uint32_t next_track_ = first_tensor_track;
+  bool step_open_ = false;
+  bool backward_open_ = false;
+};
+
+}  // namespace autotune

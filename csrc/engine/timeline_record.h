@@ -1,0 +1,64 @@
+// What travels from the engine to the timeline's writer.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace autotune {
+
+// One clock for all ranks: `origin_ns` is the same moment everywhere, on this rank's steady clock.
+struct TimelineClock {
+  int64_t origin_ns = 0;
+  int64_t origin_epoch_us = 0;  // the same moment, in microseconds since 1970
+  int64_t offset_ns = 0;        // this rank's steady clock minus rank 0's, as measured
+  int64_t offset_error_ns = 0;  // how wrong that can be: half of the shortest round trip
+};
+
+// Tracks of the job; they share pid 0 and differ in tid. Tensors follow, with a pid each.
+constexpr uint32_t job_track = 0;
+constexpr uint32_t step_track = 1;
+constexpr uint32_t backward_track = 2;
+constexpr uint32_t first_tensor_track = 3;
+
+enum class RecordKind : uint8_t {
+  begin,  // name
+  end,
+  end_step,    // value: step, more: bytes
+  end_tensor,  // with what the last `describe` said
+  tick,        // value: rank
+  cycle,
+  name,      // value: index of the tensor's name in `texts`
+  describe,  // value: index of a tensor's arguments in `texts`
+  params,    // value: index of the arguments in `texts`
+  dropped,   // value: how many
+};
+
+struct Record {
+  int64_t ts_us;
+  const char* name;
+  int64_t value;
+  int64_t more;
+  uint32_t track;
+  RecordKind kind;
+};
+
+// What is recorded and not written yet. Everything is used with `mutex` held.
+struct TimelineQueue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Record> records;
+  std::vector<std::string> texts;
+  int64_t newest_us = 0;
+  int64_t dropped = 0;
+  bool writer_sleeps = false;
+  bool stopping = false;
+
+  // Times never go backwards: an earlier one is moved up to its predecessor's.
+  void add(Record record);
+  void add(Record record, std::string text);
+};
+
+}  // namespace autotune

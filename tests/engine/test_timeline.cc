@@ -1,0 +1,224 @@
+#include "engine/timeline.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "check.h"
+#include "engine/timeline_writer.h"
+#include "thread_ranks.h"
+
+using namespace autotune;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A path of its own, removed at the end.
+struct TemporaryFile {
+  TemporaryFile() { close(mkstemp(path)); }
+  ~TemporaryFile() { unlink(path); }
+  std::string read() const {
+    std::ifstream file(path);
+    std::stringstream content;
+    content << file.rdbuf();
+    return content.str();
+  }
+  char path[32] = "/tmp/timeline-test-XXXXXX";
+};
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+int64_t number_after(const std::string& line, const std::string& key) {
+  const size_t at = line.find(key);
+  return at == std::string::npos ? -1 : std::atoll(line.c_str() + at + key.size());
+}
+
+// What every timeline must be: an array, times that never go back, ends that have begins.
+void check_structure(const std::string& text, bool closed) {
+  CHECK(text.front() == '[' && text.back() == ']');
+  std::map<std::pair<int64_t, int64_t>, int> depth;
+  int64_t last_ts = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("\"ph\"") == std::string::npos || line.find("\"M\"") != std::string::npos)
+      continue;
+    const int64_t ts = number_after(line, "\"ts\": ");
+    const std::pair track(number_after(line, "\"pid\": "), number_after(line, "\"tid\": "));
+    CHECK(ts >= last_ts && track.first >= 0 && track.second >= 0);
+    last_ts = ts;
+    if (line.find("\"ph\": \"B\"") != std::string::npos) ++depth[track];
+    if (line.find("\"ph\": \"E\"") != std::string::npos) CHECK(--depth[track] >= 0);
+  }
+  for (const auto& [track, open] : depth) CHECK(!closed || open == 0);
+}
+
+TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data) {
+  TensorEntry entry;
+  entry.request.name = name;
+  entry.request.dtype = DataType::int32;
+  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.input = entry.output = data.data();
+  return entry;
+}
+
+void wait(Engine& engine, int64_t handle) {
+  while (!engine.wait(handle, 100ms)) {
+  }
+  engine.release(handle);
+}
+
+Request named(const std::string& name) {
+  Request request;
+  request.name = name;
+  return request;
+}
+
+}  // namespace
+
+TEST(a_timeline_without_collectives_is_an_empty_list) {
+  TemporaryFile file;
+  {
+    Timeline timeline(0, 2, {});
+    timeline.start(file.path, false, {}, 0, true);
+    CHECK_EQUAL(file.read(), "[]");
+  }
+  CHECK_EQUAL(file.read(), "[]");
+}
+
+TEST(every_tensor_is_negotiated_with_a_tick_per_rank_cached_or_not) {
+  TemporaryFile file;
+  EngineOptions options;
+  options.timeline_path = file.path;
+  Job job(2, options);
+  run_ranks(2, [&](int rank) {
+    auto engine = job.start(rank);
+    if (rank == 1) engine->stop_timeline();
+    for (int step = 0; step < 3; ++step) {
+      std::vector<int32_t> a(10, 1), b(20, 1);
+      const int64_t first = engine->enqueue(allreduce("a", a));
+      const int64_t second = engine->enqueue(allreduce("b", b));
+      wait(*engine, first);
+      wait(*engine, second);
+      engine->end_step(true);
+    }
+    engine->shutdown(10s);
+  });
+  const std::string text = file.read();
+  check_structure(text, true);
+  CHECK_EQUAL(count(text, "NEGOTIATE_ALLREDUCE"), 6);
+  CHECK_EQUAL(count(text, "\"ph\": \"X\", \"name\": \"0\""), 6);
+  CHECK_EQUAL(count(text, "\"ph\": \"X\", \"name\": \"1\""), 6);
+  CHECK_EQUAL(count(text, "\"name\": \"SHM_ALLREDUCE\""), 6);
+  CHECK_EQUAL(count(text, "\"dtype\": \"int32\", \"shape\": \"[20]\""), 3);
+  CHECK_EQUAL(count(text, "\"name\": \"INIT\""), 1);
+  CHECK_EQUAL(count(text, "\"name\": \"PARAMETERS\""), 1);
+  CHECK_EQUAL(count(text, "\"step\": "), 3);
+}
+
+TEST(a_parameter_change_is_one_event_with_epoch_and_values) {
+  TemporaryFile file;
+  Timeline timeline(0, 1, {});
+  timeline.start(file.path, false, {}, 0);
+  Params params;
+  params.fusion_threshold_bytes = 12345;
+  timeline.params_changed(7, params);
+  timeline.announced(named("x"), 0);
+  timeline.stop();
+  CHECK_EQUAL(count(file.read(), "\"epoch\": 7, \"fusion_threshold_bytes\": 12345"), 1);
+}
+
+TEST(names_are_escaped) {
+  CHECK_EQUAL(json_escaped("a\"b\\c\nd\x01"), "a\\\"b\\\\c\\u000ad\\u0001");
+  CHECK_EQUAL(json_escaped("grün"), "grün");
+}
+
+TEST(a_recording_that_begins_in_the_middle_has_no_end_without_a_begin) {
+  TemporaryFile file;
+  Timeline timeline(0, 1, {});
+  Response response;
+  response.items.resize(1);
+  response.items[0].name = "x";
+  timeline.announced(named("x"), 0);
+  timeline.start(file.path, false, {}, 0);
+  timeline.negotiated("x");
+  timeline.operation_begins(response);
+  timeline.activity_begins("MPI_ALLREDUCE");
+  timeline.stop();
+  check_structure(file.read(), true);
+}
+
+TEST(starting_and_stopping_at_any_time_keeps_every_file_whole) {
+  TemporaryFile files[5];
+  Job job(2);
+  run_ranks(2, [&](int rank) {
+    auto engine = job.start(rank);
+    std::atomic<bool> done{false};
+    std::thread switching([&] {
+      for (int round = 0; rank == 0 && round < 5; ++round) {
+        engine->start_timeline(files[round].path, round % 2 == 0);
+        std::this_thread::sleep_for(5ms);
+      }
+      engine->stop_timeline();
+      engine->stop_timeline();
+      done = true;
+    });
+    for (int i = 0; i < 300; ++i) {
+      std::vector<int32_t> data(10, 1);
+      wait(*engine, engine->enqueue(allreduce("x", data)));
+    }
+    switching.join();
+    engine->shutdown(10s);
+  });
+  for (const TemporaryFile& file : files) check_structure(file.read(), true);
+}
+
+TEST(a_bad_path_is_an_error_and_at_init_training_goes_on) {
+  Timeline timeline(0, 1, {});
+  CHECK_THROWS(InvalidRequest, "/no/such/folder/t.json",
+               timeline.start("/no/such/folder/t.json", false, {}, 0));
+  CHECK(!timeline.on());
+  EngineOptions options;
+  options.timeline_path = "/no/such/folder/t.json";
+  Job job(1, options);
+  auto engine = job.start(0);
+  std::vector<int32_t> data(1, 1);
+  wait(*engine, engine->enqueue(allreduce("x", data)));
+  engine->shutdown(5s);
+}
+
+TEST(a_writer_that_cannot_keep_up_drops_and_says_how_many) {
+  TemporaryFile file;
+  TimelineQueue queue;
+  queue.add({1, "", 0, 0, first_tensor_track, RecordKind::name}, "x");
+  for (int i = 0; i < 2'000'100; ++i) {
+    queue.add({i, "A", 0, 0, first_tensor_track, i % 2 ? RecordKind::end : RecordKind::begin});
+  }
+  CHECK(queue.dropped > 100 && queue.dropped < 200);
+  {
+    TimelineWriter writer(file.path, 0, 1, {}, queue);
+  }
+  queue.add({3'000'000, "A", 0, 0, first_tensor_track, RecordKind::begin});
+  queue.records.clear();
+  check_structure(file.read(), true);
+  CHECK_EQUAL(queue.dropped, 0);
+}
+
+TEST(a_file_is_valid_while_it_is_written) {
+  TemporaryFile file;
+  Timeline timeline(0, 1, {});
+  timeline.start(file.path, false, {}, 0);
+  timeline.announced(named("x"), 0);
+  for (int i = 0; i < 50 && count(file.read(), "NEGOTIATE") == 0; ++i) {
+    std::this_thread::sleep_for(2ms);
+  }
+  check_structure(file.read(), false);
+  CHECK_EQUAL(count(file.read(), "NEGOTIATE"), 1);  // on disk within 100 ms
+}
