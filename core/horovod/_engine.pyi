@@ -47,6 +47,11 @@ class Options:
     """0: never."""
     log_level: int
     """0 trace, 1 debug, 2 info, 3 warning, 4 error, 5 fatal."""
+    timeline_path: str
+    """File that is recorded from the start; "": none."""
+    timeline_mark_cycles: bool
+    timeline_clock: tuple[int, int, int, int]
+    """Fields of horovod.timeline.Clock, in order."""
     def __init__(self) -> None: ...
 
 class Rendezvous:
@@ -130,6 +135,15 @@ class Engine:
 
     def propose(self, epoch: int, params: Params) -> None:
         """**Rank 0 only.** Change the parameters on all ranks between two training steps."""
+
+    def start_timeline(self, path: str, mark_cycles: bool = False) -> None:
+        """**Local.** Record to ``path`` from now on. Raises InvalidRequest: cannot be written."""
+
+    def stop_timeline(self) -> None:
+        """**Local.** The file is complete when this returns."""
+
+    def backward(self, begins: bool) -> None:
+        """**Local.** The backward pass begins (with its first gradient) or ends."""
 
     def params(self) -> Params:
         """**Local.** The parameters in force on this rank."""

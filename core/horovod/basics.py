@@ -13,11 +13,12 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from horovod import _engine, mpi
+from horovod import _engine, mpi, timeline
 from horovod.launch import singleton_error
 from horovod.settings import LOG_LEVELS, RankReport, Settings, find_error, read_settings
 
@@ -65,6 +66,7 @@ class _Process:
     owns_mpi: bool = False
     exit_comm: Any = None
     engine_failed: bool = False
+    init_began_ns: int = 0
     forked: bool = False
 
 
@@ -90,6 +92,7 @@ def init(comm: object = None, process_sets: object = None, *, tuner: Tuner | Non
         _refuse_forked()
         if process_sets:
             raise NotImplementedError("hvd.init(process_sets=...) is not supported in this version")
+        _process.init_began_ns = time.monotonic_ns()
         _start_mpi()
         communicator = mpi.job_communicator(_process.mpi, comm)
         if _process.exit_comm is None:
@@ -162,6 +165,31 @@ def engine() -> _engine.Engine:
     """
     _refuse_forked()
     return _job().engine
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """**Collective** in spirit. Record a timeline from now on; one that runs ends first.
+
+    Args:
+        file_path: Rank 0 writes it, replacing what is there; with "{rank}" in it every rank writes
+            a file of its own. The current file: nothing happens.
+        mark_cycles: Mark the cycles in which this rank announces something.
+
+    Raises:
+        ValueError: ``init`` was not called.
+    """
+    path = timeline.file_of(file_path, rank())
+    if not path:
+        return
+    try:
+        engine().start_timeline(path, mark_cycles)
+    except _engine.InvalidRequest as error:
+        logger.error("%s; training goes on without it", error)
+
+
+def stop_timeline() -> None:
+    """**Local.** End the timeline; its file is complete. ValueError before ``init``."""
+    engine().stop_timeline()
 
 
 def settings() -> Settings:
@@ -328,8 +356,6 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
         if parsed[name] and (topology.cross_size == 1 or topology.local_size == 1):
             place = "all ranks are on one host" if topology.cross_size == 1 else "one rank per host"
             logger.warning("%s=1 has no effect: %s", name, place)
-    if parsed["HOROVOD_TIMELINE"]:
-        logger.warning("HOROVOD_TIMELINE is not supported in this version: no timeline is written")
 
 
 def _start_engine(communicator: Any, topology: mpi.Topology, parsed: Settings) -> _engine.Engine:
@@ -345,9 +371,21 @@ def _start_engine(communicator: Any, topology: mpi.Topology, parsed: Settings) -
     options.stall_warning_seconds = parsed["HOROVOD_STALL_CHECK_TIME_SECONDS"] * stall_check
     options.stall_shutdown_seconds = parsed["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] * stall_check
     options.log_level = parsed["HOROVOD_LOG_LEVEL"]
+    _set_timeline(options, communicator, parsed)
     rendezvous = _engine.Rendezvous() if topology.rank == 0 and not alone else None
     address = communicator.bcast(rendezvous.address if rendezvous else "", root=0)
     return _engine.Engine(options, rendezvous, address)
+
+
+def _set_timeline(options: _engine.Options, communicator: Any, parsed: Settings) -> None:
+    """**Collective.** Rank 0's variable decides whether clocks are compared."""
+    path = parsed["HOROVOD_TIMELINE"]
+    began_ns = _process.init_began_ns
+    several = communicator.bcast(timeline.RANK in (path or ""), root=0)
+    clock = timeline.common_clock(communicator, began_ns) if several else None
+    options.timeline_path = timeline.file_of(path, options.rank)
+    options.timeline_mark_cycles = parsed["HOROVOD_TIMELINE_MARK_CYCLES"]
+    options.timeline_clock = (clock or timeline.own_clock(began_ns)).values
 
 
 def _at_exit() -> None:

@@ -159,6 +159,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(env="HOROVOD_THREAD_AFFINITY", parse=_cores, default=(), agree=False),
     Variable(env="HOROVOD_HOSTNAME", parse=str, agree=False),
     Variable(env="HOROVOD_TIMELINE", parse=str, agree=False),
+    Variable(
+        env="HOROVOD_TIMELINE_MARK_CYCLES",
+        parse=_switch("HOROVOD_TIMELINE_MARK_CYCLES"),
+        default=False,
+        agree=False,
+    ),
     Variable(env="HOROVOD_CONTROLLER", parse=_only_mpi("HOROVOD_CONTROLLER"), default="mpi"),
     Variable(
         env="HOROVOD_CPU_OPERATIONS", parse=_only_mpi("HOROVOD_CPU_OPERATIONS"), default="mpi"

@@ -25,6 +25,8 @@ from horovod.basics import (
     rank,
     rocm_built,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.process_sets import (
@@ -84,8 +86,6 @@ _LATER = (
     "reducescatter",
     "reducescatter_async",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
 )
 
 __all__ = [
@@ -146,6 +146,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

@@ -165,6 +165,8 @@ class _Distributed(torch.optim.Optimizer):
         parameter.register_post_accumulate_grad_hook(gradient_ready)  # type: ignore[no-untyped-call]
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
+        if not self._reductions:
+            basics.engine().backward(True)
         reduction = self._reductions.setdefault(parameter, _Reduction())
         if reduction.handle is not None:
             raise AssertionError(
@@ -197,6 +199,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def _finish_reductions(self, only_started: bool = False) -> None:
         """**Collective.** Start what is missing, wait for all, put the gradients in place."""
+        basics.engine().backward(False)
         for parameter in () if only_started else self._passes_left:
             reduction = self._reductions.setdefault(parameter, _Reduction())
             if reduction.handle is None:

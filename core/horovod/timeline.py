@@ -1,0 +1,91 @@
+"""Where timelines go, and one clock for those of several ranks.
+
+Rank 0 writes the timeline. A path with ``{rank}`` in it asks every rank for one of its own; their
+times count from the same moment, so the clocks of the ranks are compared at init.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+DYNAMIC = "DYNAMIC"
+"""HOROVOD_TIMELINE=DYNAMIC: record nothing until ``hvd.start_timeline``."""
+RANK = "{rank}"
+ROUND_TRIPS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """The moment from which a timeline counts, as this rank's steady clock shows it.
+
+    Attributes:
+        origin_ns: ``time.monotonic_ns()`` of this rank at that moment.
+        origin_epoch_us: The same moment in microseconds since 1970, on rank 0's clock.
+        offset_ns: This rank's steady clock minus rank 0's.
+        offset_error_ns: How wrong that can be: half of the shortest round trip.
+    """
+
+    origin_ns: int
+    origin_epoch_us: int
+    offset_ns: int = 0
+    offset_error_ns: int = 0
+
+    @property
+    def values(self) -> tuple[int, int, int, int]:
+        """Return the fields in order, as the engine wants them."""
+        return (self.origin_ns, self.origin_epoch_us, self.offset_ns, self.offset_error_ns)
+
+
+def file_of(path: str | None, rank: int) -> str:
+    """**Local.** Return the file that ``rank`` writes, "" for none."""
+    if not path or path == DYNAMIC or (rank != 0 and RANK not in path):
+        return ""
+    return path.replace(RANK, str(rank))
+
+
+def own_clock(origin_ns: int) -> Clock:
+    """**Local.** Return the clock of a rank that nobody is compared with."""
+    age_ns = time.monotonic_ns() - origin_ns
+    return Clock(origin_ns=origin_ns, origin_epoch_us=(time.time_ns() - age_ns) // 1000)
+
+
+def common_clock(comm: MPI.Comm, origin_ns: int) -> Clock:
+    """Return rank 0's origin on this rank's clock. **Collective:** all ranks of ``comm``.
+
+    Cristian's algorithm: rank 0 answers with its time; the shortest of some round trips bounds the
+    error.
+
+    Args:
+        comm: The job's communicator.
+        origin_ns: Of rank 0; elsewhere ignored.
+    """
+    clock = comm.bcast(own_clock(origin_ns) if comm.rank == 0 else None, root=0)
+    if comm.rank == 0:
+        for rank in range(1, comm.size):
+            for _ in range(ROUND_TRIPS):
+                comm.recv(source=rank)
+                comm.send(time.monotonic_ns(), dest=rank)
+        return own_clock(origin_ns) if clock is None else clock
+    offset_ns, error_ns = min(
+        (_ask_time(comm) for _ in range(ROUND_TRIPS)), key=lambda reading: reading[1]
+    )
+    return Clock(
+        origin_ns=clock.origin_ns + offset_ns,
+        origin_epoch_us=clock.origin_epoch_us,
+        offset_ns=offset_ns,
+        offset_error_ns=error_ns,
+    )
+
+
+def _ask_time(comm: MPI.Comm) -> tuple[int, int]:
+    """Return (this rank's clock minus rank 0's, largest error), both in ns."""
+    sent = time.monotonic_ns()
+    comm.send(None, dest=0)
+    theirs = comm.recv(source=0)
+    received = time.monotonic_ns()
+    return (sent + received) // 2 - theirs, (received - sent + 1) // 2
