@@ -74,7 +74,7 @@ class StepRecord:
 
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
-        """**Collective.** Connect all ranks and start the engine thread; rank 0 gives ``rendezvous``.
+        """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
 
         Raises EngineError when a rank does not connect within 60 s.
         """
@@ -153,8 +153,10 @@ class Engine:
 
     def counters(self) -> dict[str, int]:
         """**Local.** Monotonic counters: operations, responses, cycles, messages, cache_hits,
-        cache_misses,
-        payload_bytes, fused_tensors, pack_ns, transfer_ns, unpack_ns, negotiation_ns, wait_ns."""
+        cache_misses, payload_bytes, fused_tensors; and times in ns: pack, transfer, unpack (of
+        which waiting for late ranks inside a transfer is a part), protocol (negotiating: encoding,
+        sockets, planning), skew (on rank 0: announced by some ranks, waiting for the last one),
+        wait (the training thread waited for a handle)."""
 
     def shutdown(self, timeout_seconds: float = 30.0) -> None:
         """**Collective in spirit.** One rank's shutdown ends all engines; pending work fails."""

@@ -101,12 +101,12 @@ py::tuple drain_steps(Engine& engine) {
 
 py::dict counters(Engine& engine) {
   const Counters c = engine.counters();
-  return py::dict("operations"_a = c.operations, "responses"_a = c.responses, "cycles"_a = c.cycles,
-                  "messages"_a = c.messages, "cache_hits"_a = c.cache_hits,
-                  "cache_misses"_a = c.cache_misses, "payload_bytes"_a = c.payload_bytes,
-                  "fused_tensors"_a = c.fused_tensors, "pack_ns"_a = c.pack_ns,
-                  "transfer_ns"_a = c.transfer_ns, "unpack_ns"_a = c.unpack_ns,
-                  "negotiation_ns"_a = c.negotiation_ns, "wait_ns"_a = c.wait_ns);
+  return py::dict(
+      "operations"_a = c.operations, "responses"_a = c.responses, "cycles"_a = c.cycles,
+      "messages"_a = c.messages, "cache_hits"_a = c.cache_hits, "cache_misses"_a = c.cache_misses,
+      "payload_bytes"_a = c.payload_bytes, "fused_tensors"_a = c.fused_tensors,
+      "pack_ns"_a = c.pack_ns, "transfer_ns"_a = c.transfer_ns, "unpack_ns"_a = c.unpack_ns,
+      "protocol_ns"_a = c.protocol_ns, "skew_ns"_a = c.skew_ns, "wait_ns"_a = c.wait_ns);
 }
 
 }  // namespace

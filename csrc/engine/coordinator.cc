@@ -78,7 +78,7 @@ void Coordinator::add_hit(int rank, int64_t slot, uint64_t processed, int64_t st
   }
   hits.ranks[static_cast<size_t>(rank)] = true;
   hits.step = std::max(hits.step, step);
-  if (++hits.count == size_) complete_hits(slot);
+  if (++hits.count == size_) complete_hits(slot, now);
 }
 
 void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint now) {
@@ -92,7 +92,7 @@ void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint
   }
   pending.requests[static_cast<size_t>(rank)] = std::move(request);
   pending.step = std::max(pending.step, step);
-  if (++pending.count == size_) complete(name);
+  if (++pending.count == size_) complete(name, now);
 }
 
 void Coordinator::hits_to_requests(int64_t slot) {
@@ -113,14 +113,14 @@ void Coordinator::hits_to_requests(int64_t slot) {
   --pending_hits_;
 }
 
-void Coordinator::complete(const std::string& name) {
+void Coordinator::complete(const std::string& name, TimePoint now) {
   if (timeline_ != nullptr) timeline_->negotiated(name);
   auto found = pending_.find(name);
   Pending& pending = found->second;
   std::vector<Request> requests;
   requests.reserve(pending.requests.size());
   for (auto& request : pending.requests) requests.push_back(std::move(*request));
-  Ready ready{negotiate(requests), 0, pending.step, {}};
+  Ready ready{negotiate(requests), 0, pending.step, pending.since, now, {}};
   const std::vector<int64_t>& first_dims = ready.response.items[0].first_dims;
   ready.bytes = fused_bytes(requests[0], first_dims);
   const bool cacheable = ready.response.error.empty() && requests[0].cacheable &&
@@ -131,12 +131,16 @@ void Coordinator::complete(const std::string& name) {
   ready_.push_back(std::move(ready));
 }
 
-void Coordinator::complete_hits(int64_t slot) {
+void Coordinator::complete_hits(int64_t slot, TimePoint now) {
   Hits& hits = hits_[static_cast<size_t>(slot)];
   const CacheEntry& entry = directory_.current(slot);
   if (timeline_ != nullptr) timeline_->negotiated(entry.request.name);
-  ready_.push_back(
-      {response_from_cache(slot), fused_bytes(entry.request, entry.first_dims), hits.step, {}});
+  ready_.push_back({response_from_cache(slot),
+                    fused_bytes(entry.request, entry.first_dims),
+                    hits.step,
+                    hits.since,
+                    now,
+                    {}});
   directory_.touch(slot);
   hits.count = 0;
   hits.ready = true;
@@ -187,7 +191,10 @@ ResponseList Coordinator::take_run(bool with_change) {
     run.push_back(std::move(ready_.front()));
     ready_.pop_front();
   }
-  for (Ready& ready : run) remember(ready);
+  for (Ready& ready : run) {
+    add_skew(ready.since, ready.ready);
+    remember(ready);
+  }
   std::vector<FusionCandidate> candidates;
   for (const Ready& ready : run) candidates.push_back({&ready.response, ready.bytes, ready.step});
   for (const auto& group : plan_fusion(candidates, params_.fusion_threshold_bytes)) {
@@ -199,6 +206,13 @@ ResponseList Coordinator::take_run(bool with_change) {
   }
   ++lists_sent_;
   return list;
+}
+
+// Tensors overlap: every moment counts once.
+void Coordinator::add_skew(TimePoint since, TimePoint ready) {
+  const TimePoint begin = std::max(since, skew_counted_until_);
+  if (ready > begin) skew_ += ready - begin;
+  skew_counted_until_ = std::max(skew_counted_until_, ready);
 }
 
 void Coordinator::remember(Ready& ready) {

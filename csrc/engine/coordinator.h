@@ -44,6 +44,9 @@ class Coordinator {
   // one.
   std::vector<ResponseList> take();
 
+  // Time in which something was announced by some ranks and the last one was waited for.
+  std::chrono::nanoseconds skew() const { return skew_; }
+
   // Tensors that some ranks announced at least `age` ago and others did not.
   std::vector<Stalled> stalled(TimePoint now, std::chrono::duration<double> age) const;
   bool has_pending() const { return !pending_.empty() || pending_hits_ > 0; }
@@ -68,6 +71,8 @@ class Coordinator {
     Response response;  // of a single item
     int64_t bytes;
     int64_t step;
+    TimePoint since;                       // announced by the first rank
+    TimePoint ready;                       // announced by the last rank
     std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
   };
 
@@ -75,8 +80,9 @@ class Coordinator {
   void add_hit(int rank, int64_t slot, uint64_t processed, int64_t step, TimePoint now);
   // Ranks that hit `slot` are from now on pending like ranks that sent the whole request.
   void hits_to_requests(int64_t slot);
-  void complete(const std::string& name);
-  void complete_hits(int64_t slot);
+  void complete(const std::string& name, TimePoint now);
+  void complete_hits(int64_t slot, TimePoint now);
+  void add_skew(TimePoint since, TimePoint ready);
   Response response_from_cache(int64_t slot) const;
   ResponseList take_run(bool with_change);
   void remember(Ready& ready);
@@ -97,6 +103,8 @@ class Coordinator {
   std::optional<std::string> shutdown_reason_;
   int64_t last_step_ = -1;  // of the operations sent so far
   uint64_t lists_sent_ = 0;
+  std::chrono::nanoseconds skew_{0};
+  TimePoint skew_counted_until_{};
 };
 
 // The decision about one tensor from the requests of all ranks (index = rank): a response of one

@@ -317,29 +317,13 @@ void Engine::set_affinity() const {
 
 void Engine::cycle() {
   if (stopped_) return;
+  Counters& counters = executor_->counters();
+  const auto start = Clock::now();
+  const int64_t busy_before = counters.busy_ns();
   try {
-    for (RequestList& list : collect()) {
-      if (coordinator_) {
-        coordinator_->add(0, list, Clock::now());
-      } else {
-        control_->send_all(FrameType::requests, encode(list));
-      }
-    }
-    control_->pump(frames_);
-    handle_frames();
-    if (coordinator_ && !stopped_) {
-      check_stalls(Clock::now());
-      const std::vector<ResponseList> lists = coordinator_->take();
-      for (const ResponseList& list : lists) {
-        control_->send_all(FrameType::responses, encode(list));
-        if (!list.shutdown) continue;
-        control_->send_all(FrameType::goodbye, "");
-        saying_goodbye_ = true;
-      }
-      for (const ResponseList& list : lists) {
-        process(list);
-        if (stopped_) return;
-      }
+    if (exchange()) {
+      counters.protocol_ns += (Clock::now() - start).count() - (counters.busy_ns() - busy_before);
+      if (coordinator_) counters.skew_ns = coordinator_->skew().count();
     }
     check_connections();
   } catch (const std::exception& error) {
@@ -347,6 +331,39 @@ void Engine::cycle() {
     log(LogLevel::error, reason);
     control_->send_all(FrameType::abort, reason);
     fail_everything(reason, true);
+  }
+}
+
+// Say what is due, hear what has come, do what was decided. False when there was nothing.
+bool Engine::exchange() {
+  std::vector<RequestList> own = collect();
+  for (RequestList& list : own) {
+    if (coordinator_) {
+      coordinator_->add(0, list, Clock::now());
+    } else {
+      control_->send_all(FrameType::requests, encode(list));
+    }
+  }
+  control_->pump(frames_);
+  const bool heard = !frames_.empty();
+  handle_frames();
+  if (coordinator_ && !stopped_) {
+    check_stalls(Clock::now());
+    send_and_process(coordinator_->take());
+  }
+  return heard || !own.empty();
+}
+
+void Engine::send_and_process(const std::vector<ResponseList>& lists) {
+  for (const ResponseList& list : lists) {
+    control_->send_all(FrameType::responses, encode(list));
+    if (!list.shutdown) continue;
+    control_->send_all(FrameType::goodbye, "");
+    saying_goodbye_ = true;
+  }
+  for (const ResponseList& list : lists) {
+    process(list);
+    if (stopped_) return;
   }
 }
 

@@ -97,6 +97,8 @@ class Engine {
   void run();
   void sleep_until_needed();
   void cycle();
+  bool exchange();
+  void send_and_process(const std::vector<ResponseList>& lists);
   std::vector<RequestList> collect();
   bool announce_is_due(Clock::time_point now) const;
   Clock::time_point announce_time() const;

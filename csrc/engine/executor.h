@@ -31,8 +31,12 @@ struct Counters {
   int64_t pack_ns = 0;
   int64_t transfer_ns = 0;
   int64_t unpack_ns = 0;
-  int64_t negotiation_ns = 0;
+  int64_t protocol_ns = 0;
+  int64_t skew_ns = 0;
   int64_t wait_ns = 0;
+
+  // Time in the data plane.
+  int64_t busy_ns() const { return pack_ns + transfer_ns + unpack_ns; }
 };
 
 // Kept memory that only grows.
