@@ -1,0 +1,262 @@
+"""One rank of the experiment: ``mpirun -np 2 python rank.py PART``; rank 0 prints one JSON line.
+
+Every part interleaves what it compares inside one job: settings are changed between steps by the
+engine itself, baselines run in turns with what they are compared to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from workloads import narrow_resnet50, resnet50_gradient_sizes
+
+import horovod.torch as hvd
+from horovod import _engine, basics
+
+KIB, MIB = 1024, 1024 * 1024
+THRESHOLDS = (0, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
+CYCLES_MS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0)
+FLOOR_PIECES = (256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 1 << 40)
+
+DEFAULTS = {
+    "threshold": CommParams().fusion_threshold_bytes,
+    "cycle_ms": CommParams().cycle_time_ms,
+}
+
+epochs = itertools.count(1)
+order = random.Random(1)
+
+
+def set_params(threshold: int, cycle_ms: float, capacity: int = 1024) -> None:
+    """Propose a setting; it is in force from the next step's first operation on, on all ranks."""
+    if hvd.rank() == 0:
+        params = _engine.Params(threshold, cycle_ms, capacity, False, False)
+        basics.engine().propose(next(epochs), params)
+
+
+def timed_ms(action: Callable[[], None]) -> float:
+    """Return the time of one call on this rank in ms, all ranks starting together."""
+    MPI.COMM_WORLD.Barrier()
+    start = time.perf_counter()
+    action()
+    return (time.perf_counter() - start) * 1e3
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Return median, smallest and largest of ``values``."""
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "n": len(values),
+    }
+
+
+def small_loop() -> dict[str, Any]:
+    """(a) A 4 kB synchronous allreduce loop at the defaults, against bare MPI from Python."""
+    tensor, array = torch.ones(1024), np.ones(1024, np.float32)
+    calls, ours, bare = 2000, [], []
+
+    def engine_loop() -> None:
+        for _ in range(calls):
+            hvd.allreduce_(tensor, name="loop", op=hvd.Max)
+
+    def bare_loop() -> None:
+        for _ in range(calls):
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array, MPI.MAX)
+
+    for _ in range(9):
+        ours.append(timed_ms(engine_loop) / calls)
+        bare.append(timed_ms(bare_loop) / calls)
+    assert float(tensor[0]) == 1.0
+    return {"ours_ms": summary(ours[1:]), "bare_mpi_ms": summary(bare[1:])}
+
+
+def floor_ms(buffer: np.ndarray, piece_bytes: int) -> float:
+    """Return the time of bare in-place MPI_Allreduce over ``buffer`` in pieces."""
+    length = max(1, min(piece_bytes // 4, buffer.size))
+
+    def reduce() -> None:
+        for begin in range(0, buffer.size, length):
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, buffer[begin : begin + length])
+
+    return timed_ms(reduce)
+
+
+def counters_of(step: Callable[[], None], steps: int) -> dict[str, float]:
+    """Return the engine's times per step in ms at the defaults, from its own counters on rank 0."""
+    set_params(**DEFAULTS)
+    step()
+    engine = basics.engine()
+    before, total = engine.counters(), 0.0
+    for _ in range(steps):
+        total += timed_ms(step)
+    after = engine.counters()
+    times = {name: (after[name] - before[name]) / steps / 1e6 for name in after if "_ns" in name}
+    return {"step_ms": total / steps} | {
+        name.replace("_ns", "_ms"): ms for name, ms in times.items()
+    }
+
+
+def gradients(passes: int) -> dict[str, Any]:
+    """(b) ResNet-50's 161 gradients: all asynchronous, then synchronize; a grid over the floor.
+
+    The floor's buffer comes from numpy, which asks for huge pages: the harder baseline.
+    """
+    tensors = [torch.zeros(size) for size in resnet50_gradient_sizes()]
+    flat = np.ones(sum(t.numel() for t in tensors), np.float32)
+
+    def step() -> None:
+        handles = [hvd.allreduce_async_(t, name=str(i), op=hvd.Sum) for i, t in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        basics.engine().end_step()
+
+    grid = [(threshold, cycle) for threshold in THRESHOLDS for cycle in CYCLES_MS]
+    times: dict[tuple[int, float], list[float]] = {cell: [] for cell in grid}
+    floors: dict[int, list[float]] = {piece: [] for piece in FLOOR_PIECES}
+    step()
+    for _ in range(passes):
+        order.shuffle(grid)
+        for number, (threshold, cycle) in enumerate(grid):
+            set_params(threshold, cycle)
+            step()  # the change takes effect here
+            times[threshold, cycle] += [timed_ms(step), timed_ms(step)]
+            piece = FLOOR_PIECES[number % len(FLOOR_PIECES)]
+            floors[piece] += [floor_ms(flat, piece), floor_ms(flat, piece)]
+    for i, tensor in enumerate(tensors):  # the timed run's results are right
+        tensor.fill_(hvd.rank() + i)
+    step()
+    for i, tensor in enumerate(tensors):
+        expected = sum(rank + i for rank in range(hvd.size()))
+        assert bool((tensor == expected).all()), f"gradient {i}"
+    return {
+        "step": counters_of(step, 20),
+        "cells": [
+            {"threshold": t, "cycle_ms": c, "ms": summary(values)}
+            for (t, c), values in times.items()
+        ],
+        "floor": [{"piece": piece, "ms": summary(values)} for piece, values in floors.items()],
+    }
+
+
+def small_tensors(passes: int) -> dict[str, Any]:
+    """(c) A real model of 161 small tensors, against the same loop without communication."""
+    torch.manual_seed(hvd.rank())
+    model, plain = narrow_resnet50(), narrow_resnet50()
+    inputs, labels = torch.randn(8, 3, 16, 16), torch.randint(10, (8,))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
+    )
+    alone = torch.optim.SGD(plain.parameters(), lr=0.01)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+    def train(net: torch.nn.Module, using: torch.optim.Optimizer) -> None:
+        using.zero_grad()
+        torch.nn.functional.cross_entropy(net(inputs), labels).backward()
+        using.step()
+
+    grid = [(t, c) for t in (0, 256 * KIB, MIB, 16 * MIB) for c in (0.1, 1.0, 5.0, 25.0)]
+    times: dict[tuple[int, float], list[float]] = {cell: [] for cell in grid}
+    without: list[float] = []
+    for _ in range(5):
+        train(model, optimizer)
+        train(plain, alone)
+    for _ in range(passes):
+        order.shuffle(grid)
+        for threshold, cycle in grid:
+            set_params(threshold, cycle)
+            train(model, optimizer)
+            times[threshold, cycle].append(timed_ms(lambda: train(model, optimizer)))
+            without.append(timed_ms(lambda: train(plain, alone)))
+    sums = torch.stack([p.detach().double().sum() for p in model.parameters()])
+    assert torch.equal(sums, hvd.broadcast(sums, 0, name="check")), "the ranks' weights differ"
+    return {
+        "tensors": len(list(model.parameters())),
+        "bytes": sum(p.numel() * 4 for p in model.parameters()),
+        "cells": [
+            {"threshold": t, "cycle_ms": c, "ms": summary(values)}
+            for (t, c), values in times.items()
+        ],
+        "without_communication_ms": summary(without),
+    }
+
+
+def idle(seconds: float) -> dict[str, Any]:
+    """(d) CPU time of this process, all threads, while the training thread sleeps."""
+    hvd.allreduce(torch.ones(10), name="before")
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep(seconds)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    shares = MPI.COMM_WORLD.allgather(100 * used / seconds)
+    return {"percent_of_a_core_by_rank": shares}
+
+
+def tuner_cost(steps: int) -> dict[str, Any]:
+    """(e) What the tuner costs rank 0's training thread: time inside its only hook, per step."""
+    from horovod import autotuning
+
+    tensors = [torch.zeros(5000) for _ in range(161)]
+    inside: list[float] = []
+    durations: list[float] = []
+
+    def compute() -> None:
+        until = time.perf_counter() + 0.004
+        while time.perf_counter() < until:
+            pass
+
+    for _ in range(steps):
+        start = time.perf_counter()
+        compute()
+        handles = [hvd.allreduce_async_(t, name=str(i), op=hvd.Max) for i, t in enumerate(tensors)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        hook = time.perf_counter()
+        autotuning.step()
+        end = time.perf_counter()
+        inside.append((end - hook) * 1e6)
+        durations.append((end - start) * 1e3)
+    return {
+        "state": hvd.autotune.status().state,
+        "hook_us": summary(inside) | {"mean": statistics.fmean(inside)},
+        "step_ms": summary(durations) | {"mean": statistics.fmean(durations)},
+    }
+
+
+def main() -> None:
+    """Run one part and print its result on rank 0."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("part", choices=["a", "b", "c", "d", "e"])
+    parser.add_argument("--passes", type=int, default=7)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    hvd.init()
+    defaults = hvd.autotune.params()  # before any part proposes others
+    result = {
+        "a": small_loop,
+        "b": lambda: gradients(arguments.passes),
+        "c": lambda: small_tensors(arguments.passes),
+        "d": lambda: idle(5.0),
+        "e": lambda: tuner_cost(1000),
+    }[arguments.part]()
+    result["defaults"] = defaults
+    if hvd.rank() == 0:
+        print("RESULT " + json.dumps(result), flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
