@@ -1,4 +1,4 @@
-"""``autotune best | show | replay | runs``: argument parsing; the work is in other modules.
+"""``autotune best | show | replay | runs | timeline``: argument parsing; the work is elsewhere.
 
 The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
 (the reason on standard error), 2 wrong usage. ``replay`` ends with its command's code; 127: no such
@@ -57,7 +57,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="autotune", description="Reads and replays tuning logs.")
-    tasks = parser.add_subparsers(dest="task", required=True, metavar="best|show|replay|runs")
+    tasks = parser.add_subparsers(
+        dest="task", required=True, metavar="best|show|replay|runs|timeline"
+    )
     log = "CSV log (ours or of any Horovod release), SQLite log, or folder of SQLite logs"
     best = tasks.add_parser("best", help="print the best configuration")
     best.add_argument("log", metavar="LOG", help=log + ", or a result saved by --format json")
@@ -82,6 +84,14 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print what tables and columns mean, as JSON for 'datasette -m'",
     )
+    timeline = tasks.add_parser("timeline", help="say where a job's time went")
+    timeline.add_argument(
+        "files", metavar="FILE", nargs="+", help="timeline; two are compared: before and after"
+    )
+    timeline.add_argument(
+        "--format", choices=["text", "json"], default="text", help="default: text"
+    )
+    timeline.add_argument("--plot", metavar="SVG", help="draw each step's phases and late ranks")
     return parser
 
 
@@ -90,6 +100,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         return _show(options.log)
     if options.task == "runs":
         return _runs(options)
+    if options.task == "timeline":
+        return _timeline(options)
     result = read_result(options.log)
     for warning in result.warnings:
         _say(warning)
@@ -119,6 +131,19 @@ def _runs(options: argparse.Namespace) -> int:
     for warning in listing.warnings:
         _say(warning)
     print(runs.table(listing), flush=True)
+    return 0
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from autotune.timeline import analyse, plot, render
+
+    reports = [analyse(path) for path in options.files]
+    if options.plot:
+        plot.save(reports, options.plot)
+    if options.format == "json":
+        print(render.as_json(reports), flush=True)
+    else:
+        render.show(reports)
     return 0
 
 

@@ -7,6 +7,7 @@
     ├── LogError                            a trial log cannot be opened, read or written
     │   ├── LogBusyError                    another live job writes to it (host and process named)
     │   └── NoAnswerError                   the log holds no trial that could be the answer
+    ├── TimelineError                           a file is no timeline, or holds no collective
     └── ProtocolError                       the other side of the pipe broke the contract
 """
 
@@ -31,6 +32,10 @@ class LogBusyError(LogError):
 
 class NoAnswerError(LogError):
     """The log was read, and holds no trial that could be the answer."""
+
+
+class TimelineError(AutotuneError):
+    """A file cannot be read as a timeline, or has nothing to analyse; the message names it."""
 
 
 class ProtocolError(AutotuneError):
