@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sqlite3
-from pathlib import Path
 
 import pytest
 
@@ -71,29 +69,13 @@ def test_show_lists_every_trial(tuned: TunedJob, commands: Commands) -> None:
     assert "higher is better" in show.stdout
 
 
-@pytest.mark.parametrize("way", ["replay", "flags", "yaml", "env"])
 def test_a_replayed_job_reads_back_the_last_line_on_every_rank(
-    tuned: TunedJob, commands: Commands, way: str
+    tuned: TunedJob, commands: Commands
 ) -> None:
-    job = ["-np", "2", *commands.job(3)]
-    if way == "replay":
-        result = commands.run("autotune", "replay", tuned.log, "--", "horovodrun", *job)
-    else:
-        best = commands.run("autotune", "best", tuned.log, "--format", way).stdout
-        result = run_with(commands, way, best, job)
+    job = ["horovodrun", "-np", "2", *commands.job(3)]
+    result = commands.run("autotune", "replay", tuned.log, "--", *job)
     assert result.returncode == 0, result.stderr
     assert [rank["params"] for rank in commands.ranks(2)] == [final_params(tuned)] * 2
-
-
-def run_with(commands: Commands, way: str, best: str, job: list[str | Path]):
-    if way == "flags":
-        return commands.run("horovodrun", *shlex.split(best), *job)
-    if way == "yaml":
-        file = commands.folder / "best.yaml"
-        file.write_text(best)
-        return commands.run("horovodrun", "--config-file", file, *job)
-    variables = dict(line.split("=", 1) for line in best.splitlines())
-    return commands.run("mpirun", "--bind-to", "none", *job, **variables)
 
 
 def test_a_finished_log_of_the_same_job_is_replayed(tuned: TunedJob, commands: Commands) -> None:

@@ -1,0 +1,25 @@
+"""The smallest job: starts the runtime, without torch, and says which settings are in force.
+
+python settings_job.py OUTPUT_FOLDER
+
+Every rank leaves OUTPUT_FOLDER/rank-R.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from horovod import autotuning, basics
+
+
+def main(folder: Path) -> None:
+    autotuning.init()
+    content = {"rank": basics.rank(), "size": basics.size(), "params": autotuning.params()}
+    (folder / f"rank-{basics.rank()}.json").write_text(json.dumps(content))
+    basics.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,78 @@
+"""Life in a queue: jobs are ended from outside, run again, chained; nothing found is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.commands import FAST, Commands, wait_until
+from e2e.processes import kill_all, whole_rows
+
+HERE = ("mpirun", "--bind-to", "none", "-np", "2")
+
+
+def runs(log: Path) -> list[tuple[str, str]]:
+    """Return (state, number of trials) of the runs in the log's database."""
+    with sqlite3.connect(f"file:{log.with_suffix('.db')}?mode=ro", uri=True) as database:
+        return database.execute("SELECT state, trial_count FROM run_summary").fetchall()
+
+
+def cut_short(commands: Commands, log: Path, end, **environ: str) -> list[str]:
+    """Tune until two trials are known, end the job by ``end(process id)``; return the rows."""
+    process = commands.start(*HERE, *commands.job(100_000), **environ)
+    wait_until(lambda: len(whole_rows(log)) >= 2)
+    end(process.pid)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    return whole_rows(log)
+
+
+def wall_time(pid: int) -> None:
+    """End a job as a queue does at its wall time: SIGTERM to everything, then SIGKILL."""
+    kill_all(pid, signal.SIGTERM)
+    time.sleep(0.05)
+    kill_all(pid)
+
+
+ENDS = {
+    "SIGTERM to the launcher": lambda pid: os.kill(pid, signal.SIGTERM),
+    "wall time": wall_time,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_chained_job_goes_on_where_the_ended_one_was(commands: Commands, end: str) -> None:
+    log = commands.folder / "log.csv"
+    environ = {**FAST, "HOROVOD_AUTOTUNE_LOG": str(log)}
+    before = cut_short(commands, log, ENDS[end], **environ)
+    best = commands.run("autotune", "best", log, "--format", "env")
+    assert best.returncode == 0 and "tuning has not finished" in best.stderr
+    result = commands.run(*HERE, *commands.job(2500), limit_s=90, **environ)
+    assert result.returncode == 0, result.stderr
+    after = whole_rows(log)
+    assert after[: len(before)] == before
+    assert after[-1] in after[:-1] and len(set(after)) == len(after) - 1
+    assert runs(log) == [("done", len(after) - 1)]
+    listed = commands.run("autotune", "runs", log)
+    assert listed.returncode == 0 and "done" in listed.stdout and "%" in listed.stdout
+
+
+def test_each_job_of_a_queue_has_a_log_of_its_own_and_finds_it_again(commands: Commands) -> None:
+    name = str(commands.folder / "{job_id}-{host}.csv")
+    environ = {**FAST, "HOROVOD_AUTOTUNE_LOG": name, "PBS_JOBID": "12.server"}
+    log = commands.folder / f"12.server-{os.uname().nodename}.csv"
+    before = cut_short(commands, log, kill_all, **environ)
+    again = cut_short(commands, log, kill_all, **environ)
+    assert again[: len(before)] == before and len(runs(log)) == 1
+
+
+def test_a_job_id_that_no_queue_gives_is_an_error_on_every_rank(commands: Commands) -> None:
+    name = str(commands.folder / "{job_id}.csv")
+    result = commands.run(*HERE, *commands.job(3), HOROVOD_AUTOTUNE_LOG=name, **FAST)
+    assert result.returncode != 0
+    assert result.stderr.count(f"HOROVOD_AUTOTUNE_LOG={name}: {{job_id}} is not known") == 2
