@@ -119,11 +119,9 @@ def test_every_rank_has_its_files_in_horovods_layout(commands: Commands) -> None
     assert files[f"out/rank.{first}/stderr"] == f"e{first}\n"
 
 
-def test_standard_input_reaches_rank_0_and_output_is_unchanged(commands: Commands) -> None:
-    code = "import sys; sys.stdout.write(sys.stdin.read() * 20000)"
-    shell = 'printf "a\\tb" | horovodrun -np 1 "$@"'
-    words = ["bash", "-c", shell, "-", sys.executable, "-c", code]
-    result = commands.run(*words)
+def test_long_output_without_newlines_is_unchanged(commands: Commands) -> None:
+    code = "import sys; sys.stdout.write('a\\tb' * 20000)"
+    result = commands.run("horovodrun", "-np", "1", sys.executable, "-c", code)
     assert (result.returncode, result.stdout) == (0, "a\tb" * 20000)
 
 
