@@ -4,6 +4,11 @@ Importing this package starts nothing: no MPI, no thread, no torch. ``hvd.init()
 """
 
 from importlib import metadata as _metadata
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+if _TYPE_CHECKING:
+    from horovod.runner import run as run
 
 __version__ = "0.29.0"
 
@@ -22,3 +27,12 @@ def _refuse_the_original() -> None:
 
 
 _refuse_the_original()
+
+
+def __getattr__(name: str) -> _Any:
+    """Return ``run``; what it needs is imported on first use."""
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from horovod.runner import run
+
+    return run

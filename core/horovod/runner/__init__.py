@@ -1,4 +1,22 @@
-"""``horovodrun``: starts a job under the MPI that the engine was built with.
+"""``horovodrun`` and ``horovod.run``: start a job under the MPI that the engine was built with.
 
 Imports no torch and starts no MPI.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.runner.function import RankError, run
+
+__all__ = ["RankError", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``run`` and ``RankError``; what they need is imported on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from horovod.runner import function
+
+    return getattr(function, name)

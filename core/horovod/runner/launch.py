@@ -13,7 +13,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from horovod.runner import mpirun, probe
 from horovod.runner.config_file import read_config_file
@@ -57,8 +57,6 @@ def start(arguments: argparse.Namespace) -> int:
         print(f"horovodrun: {missing_mpirun()}", file=sys.stderr)
         return NO_MPIRUN
     words = make_words(program, job, environ, arguments)
-    if arguments.verbose:
-        print(f"horovodrun: {shlex.join(words)}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     return supervise(
         words,
@@ -66,6 +64,21 @@ def start(arguments: argparse.Namespace) -> int:
         size=job.size,
         start_timeout_s=start_timeout(environ),
     )
+
+
+def parse_options(argv: Sequence[str]) -> argparse.Namespace:
+    """Return what ``argv`` says, for callers that are no command line.
+
+    Raises:
+        ValueError: A value is wrong.
+    """
+    parser = make_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(message)
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_args(argv)
 
 
 def make_words(
@@ -81,7 +94,10 @@ def make_words(
         options["announce"] = True
     job = dataclasses.replace(job, command=rank_command(job.command, options))
     family = mpirun.ask_family(program)
-    return mpirun.command_line(program, family, job, environ, mpirun.physical_cores())
+    words = mpirun.command_line(program, family, job, environ, mpirun.physical_cores())
+    if arguments.verbose:
+        print(f"horovodrun ({family}): {shlex.join(words)}", file=sys.stderr, flush=True)
+    return words
 
 
 def start_timeout(environ: Mapping[str, str]) -> float | None:

@@ -175,6 +175,9 @@ class RunningJob:
         deadline = time.monotonic() + DRAIN_SECONDS
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None and not any(reader.is_alive() for reader in self._readers):
+                pipe.close()
 
     def send(self, number: int) -> None:
         """Send a signal to mpirun, which passes it on to the ranks or ends them."""

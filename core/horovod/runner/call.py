@@ -1,0 +1,65 @@
+"""One rank of ``horovod.run``: ``python -m horovod.runner.call FOLDER``.
+
+Reads ``FOLDER/call.pickle``, leaves ``FOLDER/result-R.pickle``: (True, result) or (False, what went
+wrong).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from horovod.runner.rank_process import find_rank
+
+Outcome = tuple[bool, Any]
+
+
+def result_file(folder: Path, rank: int) -> Path:
+    """Return where rank ``rank`` leaves its outcome."""
+    return folder / f"result-{rank}.pickle"
+
+
+def save(outcome: Outcome, path: Path) -> None:
+    """Write ``outcome`` so that the file is whole or missing."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    part = path.with_suffix(".part")
+    part.write_bytes(cloudpickle.dumps(outcome))
+    part.rename(path)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return the error itself, where it can travel, and its traceback as text."""
+    import cloudpickle
+
+    text = "".join(traceback.format_exception(error))
+    try:
+        travelling = cloudpickle.dumps(error)
+        pickle.loads(travelling)
+    except Exception:
+        travelling = None
+    return {"error": travelling, "traceback": text}
+
+
+def main(folder: Path) -> None:
+    """Call the function and leave what it returned or raised."""
+    path = result_file(folder, find_rank(os.environ))
+    content = pickle.loads((folder / "call.pickle").read_bytes())
+    sys.path += [place for place in content["sys.path"] if place not in sys.path]
+    try:
+        function, args, kwargs = pickle.loads(content["call"])
+        save((True, function(*args, **kwargs)), path)
+    except BaseException as error:
+        if isinstance(error, SystemExit) and not error.code:
+            save((True, None), path)
+        else:
+            save((False, describe(error)), path)
+        raise
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,215 @@
+"""``horovod.run``: calls a function on every rank, from a script or a notebook."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from horovod.runner import launch, mpirun, probe
+from horovod.runner.call import Outcome, result_file
+from horovod.runner.supervise import RunningJob, Sink
+
+END_SECONDS = 10.0
+
+
+class RankError(RuntimeError):
+    """A rank of ``horovod.run`` failed; the message holds its traceback.
+
+    Attributes:
+        rank: The rank that was the first to fail, -1 when no rank ever ran.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    *,
+    np: int | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | str | None = None,
+    executable: str | None = None,
+    **unsupported: object,
+) -> list[Any]:
+    """Call ``func(*args, **kwargs)`` on every rank and return the results by rank. **Local.**
+
+    What the ranks write appears in ``sys.stdout`` and ``sys.stderr``. Function, arguments and
+    results travel by cloudpickle, through a folder: with ``hosts`` in the working directory, which
+    all hosts must then share.
+
+    Args:
+        func: What to call; it calls ``hvd.init()`` itself.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        num_proc: Number of ranks (default 1); ``np`` is its older name.
+        np: See ``num_proc``.
+        hosts: As ``horovodrun -H``.
+        hostfile: As ``horovodrun --hostfile``.
+        start_timeout: As ``horovodrun --start-timeout``.
+        ssh_port: As ``horovodrun --ssh-port``.
+        ssh_identity_file: As ``horovodrun --ssh-identity-file``.
+        disable_cache: Accepted without effect.
+        output_filename: As ``horovodrun --output-filename``.
+        verbose: Print the mpirun command.
+        use_gloo: Only False or None.
+        use_mpi: Accepted: MPI is the only controller.
+        mpi_args: As ``horovodrun --mpi-args``.
+        network_interface: Older name of ``network_interfaces``.
+        network_interfaces: As ``horovodrun --network-interfaces``.
+        executable: The Python of the ranks (default: this one).
+        **unsupported: The options of elastic jobs: only None.
+
+    Raises:
+        RankError: A rank failed; its own exception is the cause.
+        ValueError: An option is wrong, or not one of this package.
+    """
+    refused = sorted(name for name, value in unsupported.items() if value is not None)
+    if refused or use_gloo:
+        names = ", ".join([*refused, *(["use_gloo"] if use_gloo else [])])
+        raise ValueError(f"horovod.run: {names}: only jobs of a fixed size, on MPI")
+    interfaces = network_interfaces or network_interface
+    if interfaces is not None and not isinstance(interfaces, str):
+        interfaces = ",".join(interfaces)
+    options = {
+        "--num-proc": np if num_proc is None and np is not None else num_proc or 1,
+        "--hosts": hosts,
+        "--hostfile": hostfile,
+        "--start-timeout": start_timeout,
+        "--ssh-port": ssh_port,
+        "--ssh-identity-file": ssh_identity_file,
+        "--output-filename": output_filename,
+        "--mpi-args": mpi_args,
+        "--network-interfaces": interfaces,
+    }
+    words = [f"{flag}={value}" for flag, value in options.items() if value is not None]
+    words += ["--verbose"] if verbose else []
+    with _folder(shared=bool(hosts or hostfile)) as folder:
+        _save_call(folder, func, args, kwargs or {})
+        python = executable or sys.executable
+        return _run([*words, python, "-m", "horovod.runner.call", str(folder)], folder)
+
+
+@contextlib.contextmanager
+def _folder(shared: bool) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if shared else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _save_call(
+    folder: Path, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    import cloudpickle  # type: ignore[import-untyped]
+
+    call = cloudpickle.dumps((func, tuple(args), dict(kwargs)))
+    content = {"sys.path": [os.path.abspath(place) for place in sys.path], "call": call}
+    (folder / "call.pickle").write_bytes(pickle.dumps(content))
+
+
+def _run(argv: Sequence[str], folder: Path) -> list[Any]:
+    arguments = launch.parse_options(argv)
+    job = launch.make_job(arguments)
+    environ = launch.make_environment(arguments)
+    program = probe.find_mpirun(probe.engine_build().library, environ.get("PATH"))
+    if program is None:
+        raise RankError(launch.missing_mpirun(), -1)
+    words = launch.make_words(program, job, environ, arguments)
+    limit_s = launch.start_timeout(environ)
+    running = RunningJob(
+        words,
+        mpirun.launcher_environment(environ, os.getuid()),
+        out=_text_sink(sys.stdout),
+        err=_text_sink(sys.stderr),
+    )
+    _wait(running, job.size, limit_s)
+    running.drain()
+    return _results(running, job.size, folder)
+
+
+def _text_sink(stream: TextIO) -> Sink:
+    """Return what writes bytes to ``stream``, which in a notebook is no file."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def sink(data: bytes) -> None:
+        stream.write(decoder.decode(data))
+        stream.flush()
+
+    return sink
+
+
+def _wait(running: RunningJob, size: int, limit_s: float | None) -> None:
+    """Wait for the end; whatever interrupts the waiting ends the job."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    try:
+        while running.process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.process.wait(0.5)
+            late = deadline is not None and time.monotonic() > deadline
+            if late and len(running.started) < size and running.process.poll() is None:
+                raise RankError(f"after {limit_s:g} s not all of {size} ranks have started", -1)
+    except BaseException:
+        running.send(signal.SIGTERM)
+        try:
+            running.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            running.process.kill()
+        running.drain()
+        raise
+
+
+def _results(running: RunningJob, size: int, folder: Path) -> list[Any]:
+    outcomes = [_outcome(folder, rank) for rank in range(size)]
+    results = [outcome[1] for outcome in outcomes if outcome and outcome[0]]
+    if running.process.returncode == 0 and len(results) == size:
+        return results
+    failed = [rank for rank, outcome in enumerate(outcomes) if outcome and not outcome[0]]
+    failure = running.first_failure()
+    rank = failure.rank if failure else next(iter(failed), -1)
+    outcome = outcomes[rank] if 0 <= rank < size else None
+    if outcome and not outcome[0]:
+        _raise(rank, outcome[1])
+    what = failure.describe() if failure else f"mpirun: exit code {running.process.returncode}"
+    raise RankError(f"horovod.run: {what}", rank)
+
+
+def _outcome(folder: Path, rank: int) -> Outcome | None:
+    try:
+        outcome: Outcome = pickle.loads(result_file(folder, rank).read_bytes())
+    except FileNotFoundError:
+        return None
+    return outcome
+
+
+def _raise(rank: int, description: Mapping[str, Any]) -> None:
+    cause = pickle.loads(description["error"]) if description["error"] else None
+    text = f"horovod.run: rank {rank} failed:\n{description['traceback']}"
+    raise RankError(text, rank) from cause
