@@ -41,7 +41,7 @@ def singleton_error(mpi_size: int, environ: Mapping[str, str]) -> str | None:
     return (
         f"MPI sees 1 rank, but {variable}={environ[variable]} says that {least}{number} processes "
         "were started: they would train separately. Start the job with the mpirun of the MPI that "
-        "mpi4py uses (horovodrun does), or with srun --mpi=pmix"
+        "mpi4py uses (horovodrun does), with srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)"
     )
 
 

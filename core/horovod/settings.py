@@ -273,8 +273,9 @@ def _find_disagreement(values: list[Mapping[str, Any]]) -> str | None:
                 f"{_show(value)} on {_ranks(ranks)}" for value, ranks in by_value.items()
             )
             return (
-                f"{env} must be the same on all ranks: got {found}; mpirun passes a variable to "
-                f"other hosts only with '-x {env}'"
+                f"{env} must be the same on all ranks: got {found}; pass it to all hosts: "
+                f"'mpirun -x {env}' (Open MPI), 'mpiexec -genv {env} VALUE' (MPICH, Intel MPI), "
+                f"'aprun -e {env}=VALUE', 'srun --export=ALL'"
             )
     return None
 

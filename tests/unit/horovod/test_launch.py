@@ -26,6 +26,7 @@ def test_several_processes_that_mpi_does_not_see(environ: dict[str, str]) -> Non
     assert error is not None
     assert "MPI sees 1 rank" in error
     assert "mpirun" in error
+    assert "srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)" in error
     assert singleton_error(4, environ) is None
 
 

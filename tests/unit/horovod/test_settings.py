@@ -98,7 +98,8 @@ def test_a_disagreement_names_variable_ranks_and_values() -> None:
     assert error is not None
     assert error.startswith("HOROVOD_CACHE_CAPACITY must be the same on all ranks")
     assert "0 on rank 0, 1024 on ranks 1, 2" in error
-    assert "'-x HOROVOD_CACHE_CAPACITY'" in error
+    for way in ("mpirun -x", "mpiexec -genv", "aprun -e"):
+        assert f"'{way} HOROVOD_CACHE_CAPACITY" in error
 
 
 def test_an_unset_value_is_called_unset() -> None:
