@@ -206,11 +206,14 @@ class Service:
         self._logs = LogKeeper(None, where="")
 
     def _end(self) -> None:
-        try:
-            self._handle(self._tuner.finish())
-        except EndOfInput:
-            pass  # the parent no longer reads; the logs were served first
+        """Serve the logs first: a parent that was killed no longer reads."""
+        to_say = [event for event in self._tuner.finish() if not self._logs.take(event)]
         self._logs.close()
+        try:
+            for event in to_say:
+                self._outbox.send(event)  # type: ignore[arg-type]
+        except EndOfInput:
+            pass
 
     def _fail(self, error: Exception) -> None:
         traceback.print_exc()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from e2e.commands import FAST, Commands, wait_until
+from e2e.commands import FAST, JOB, Commands, wait_until
 from e2e.processes import kill_all, whole_rows
 
 HERE = ("mpirun", "--bind-to", "none", "-np", "2")
@@ -39,17 +38,18 @@ def wall_time(pid: int) -> None:
     kill_all(pid)
 
 
-ENDS = {
-    "SIGTERM to the launcher": lambda pid: os.kill(pid, signal.SIGTERM),
-    "wall time": wall_time,
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_chained_job_goes_on_where_the_ended_one_was(commands: Commands, end: str) -> None:
+def test_a_terminated_job_leaves_all_that_it_found(commands: Commands) -> None:
     log = commands.folder / "log.csv"
     environ = {**FAST, "HOROVOD_AUTOTUNE_LOG": str(log)}
-    before = cut_short(commands, log, ENDS[end], **environ)
+    rows = cut_short(commands, log, lambda pid: os.kill(pid, signal.SIGTERM), **environ)
+    wait_until(lambda: runs(log)[0][0] == "unfinished")
+    assert runs(log) == [("unfinished", len(rows))]
+
+
+def test_a_chained_job_goes_on_where_the_wall_time_ended_the_first(commands: Commands) -> None:
+    log = commands.folder / "log.csv"
+    environ = {**FAST, "HOROVOD_AUTOTUNE_LOG": str(log)}
+    before = cut_short(commands, log, wall_time, **environ)
     best = commands.run("autotune", "best", log, "--format", "env")
     assert best.returncode == 0 and "tuning has not finished" in best.stderr
     result = commands.run(*HERE, *commands.job(2500), limit_s=90, **environ)
@@ -73,6 +73,7 @@ def test_each_job_of_a_queue_has_a_log_of_its_own_and_finds_it_again(commands: C
 
 def test_a_job_id_that_no_queue_gives_is_an_error_on_every_rank(commands: Commands) -> None:
     name = str(commands.folder / "{job_id}.csv")
-    result = commands.run(*HERE, *commands.job(3), HOROVOD_AUTOTUNE_LOG=name, **FAST)
+    job = [sys.executable, JOB.with_name("settings_job.py"), commands.folder]
+    result = commands.run(*HERE, *job, HOROVOD_AUTOTUNE_LOG=name, **FAST)
     assert result.returncode != 0
     assert result.stderr.count(f"HOROVOD_AUTOTUNE_LOG={name}: {{job_id}} is not known") == 2

@@ -10,9 +10,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from autotune.events import RunFinished
 from autotune.protocol import (
     Apply,
     Done,
@@ -28,9 +30,10 @@ from autotune.protocol import (
     decode,
     encode,
 )
+from autotune.service import EndOfInput, Service
 from autotune.space import PARAMETERS
 from autotune.storage import read_log
-from autotune.trial import CommParams
+from autotune.trial import CommParams, RunState
 
 OPERATIONS = (("allreduce", 150_000),) * 161
 PATIENCE_S = 30.0
@@ -165,6 +168,24 @@ def test_killed_while_tuning_it_resumes_and_repeats_nothing(runtime, tmp_path):
     settings = [row.rsplit(",", 1)[0] for row in rows[1:-1]]
     assert len(settings) == len(set(settings)) == 9
     assert read_log(str(csv)) is not None
+
+
+def test_the_logs_are_served_before_a_parent_that_is_gone():
+    finished = RunFinished(state=RunState.UNFINISHED, best=None)
+    served = []
+
+    class Gone:
+        def send(self, message):
+            raise EndOfInput
+
+    service = Service(inbox=None, outbox=Gone())
+    service._tuner = SimpleNamespace(finish=lambda: [Line(text="unfinished"), finished])
+    service._logs = SimpleNamespace(
+        take=lambda event: isinstance(event, RunFinished) and not served.append(event),
+        close=lambda: served.append("closed"),
+    )
+    service._end()
+    assert served == [finished, "closed"]
 
 
 def test_nothing_heavy_is_imported_before_ready():
