@@ -104,7 +104,10 @@ class EventReader:
             self._skip(text[at:start], False)
             try:
                 event, at = _DECODER.raw_decode(text, start)
-                events.append(event)
+                if "ph" in event:
+                    events.append(event)
+                else:  # arguments of an event whose begin is damaged
+                    self.skipped_bytes += at - start
             except (JSONDecodeError, RecursionError):
                 if len(text) - start < LONGEST_EVENT and not last:
                     self._rest = text[start:]

@@ -58,8 +58,8 @@ def save(reports: list[TimelineReport], path: str) -> None:
 def draw(reports: list[TimelineReport]) -> str:
     """Return the picture as SVG text; panels share one scale."""
     bars = [_bars(report) for report in reports]
-    top_us = max(_bar_top(all_of_one) for all_of_one in bars)
-    late_us = max((bar[2] for all_of_one in bars for bar in all_of_one), default=0.0)
+    top_us = max(_top([sum(bar[0]) for bar in all_of_one]) for all_of_one in bars)
+    late_us = max(_top([bar[2] for bar in all_of_one if bar[2] > 0]) for all_of_one in bars)
     height = _PANEL * len(reports)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
@@ -92,10 +92,9 @@ def _bars(report: TimelineReport) -> list[_Bar]:
     return bars
 
 
-def _bar_top(bars: list[_Bar]) -> float:
+def _top(lengths: list[float]) -> float:
     """Return the scale's end: an odd bar, much longer than most, is cut rather than obeyed."""
-    lengths = sorted(sum(bar[0]) for bar in bars)
-    return min(lengths[-1], 3 * median(lengths)) or 1.0
+    return min(max(lengths), 3 * median(lengths)) if lengths else 0.0
 
 
 def _panel(report: TimelineReport, bars: list[_Bar], top_us: float, late_us: float) -> list[str]:
@@ -115,7 +114,7 @@ def _panel(report: TimelineReport, bars: list[_Bar], top_us: float, late_us: flo
 def _stack(x: float, width: float, phases: list[float], top_us: float) -> list[str]:
     parts, y = [], float(_TOP + _HEIGHT)
     for phase in Phase:
-        height = min(phases[phase] / top_us * _HEIGHT, y - _TOP)
+        height = min(phases[phase] / (top_us or 1.0) * _HEIGHT, y - _TOP)
         if height <= 0:
             continue
         y -= height
@@ -130,11 +129,11 @@ def _late_panel(bars: list[_Bar], top: float, width: float, late_us: float) -> l
     ranks = sorted({bar[1] for bar in bars if bar[1] >= 0})
     parts = [_text(_LEFT, top - 8, "the last rank of each step, and how late it was:")]
     for place, rank in enumerate(ranks[:6]):
-        x = _LEFT + 290 + 80 * place
+        x = _LEFT + 290.0 + 80 * place
         parts += [_box(x, top - 18, 10, 10, f"r{rank % 6}"), _text(x + 14, top - 8, f"rank {rank}")]
     parts += _axis(top, _LATE_HEIGHT, late_us)
     for number, (_, rank, late) in enumerate(bars):
-        height = late / late_us * _LATE_HEIGHT
+        height = min(late / late_us, 1.0) * _LATE_HEIGHT
         if rank >= 0 and height > 0:
             x, y = _LEFT + number * width, top + _LATE_HEIGHT - height
             hint = f"<title>rank {rank}: {duration(late)}</title>"

@@ -49,7 +49,8 @@ class StepRecorder:
             column.append(time)
         rank = max(self._late_now, key=self._late_now.__getitem__, default=-1)
         table.late_rank.append(rank)
-        table.late_us.append(self._late_now.get(rank, 0.0))
+        # Waiting may have begun before this step did.
+        table.late_us.append(min(self._late_now.get(rank, 0.0), now - self._start))
         if rank >= 0:
             self._late[rank].steps += 1
         self._add_late()

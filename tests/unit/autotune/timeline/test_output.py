@@ -1,0 +1,96 @@
+"""What people and programs get to see."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.timeline import analyse
+from autotune.timeline.compare import compare
+from autotune.timeline.findings import findings
+from unit.autotune.timeline.conftest import HOROVOD
+
+
+@pytest.fixture
+def late(tmp_path: Path, recorder) -> str:
+    """Rank 1 sleeps 50 ms a step."""
+    for _ in range(20):
+        recorder.wait(5000)
+        recorder.operation(["a", "b"], [(0, 10), (1, 50_000)], [10, 10, 10, 900])
+    path = tmp_path / "late.json"
+    path.write_text(json.dumps(recorder.events))
+    return str(path)
+
+
+def test_findings_are_sentences_with_figures(late: str) -> None:
+    texts = {finding.key: str(finding) for finding in findings(analyse(late))}
+    assert "Rank 1 is the slow one: last in 20 of 20 steps, by 50 ms" in texts["late_rank"]
+    assert "balance data loading" in texts["negotiation"]
+    assert "2.0 tensors, 1.95 KiB an operation" in texts["fusion"]
+    assert "unknown, as the file has no STEP" in texts["overlap"]
+    assert all(text.endswith(".") for text in texts.values())
+
+
+def test_a_cut_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json"
+    path.write_bytes(HOROVOD.read_bytes()[:9000])
+    assert "was cut" in str(findings(analyse(str(path)))[0])
+
+
+def test_text_shows_phases_tensors_ranks_and_findings(capsys, late: str) -> None:
+    assert main(["timeline", late]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    for part in ("waiting for the last rank", "transfer", "* Rank 1 is the slow one"):
+        assert part in out
+
+
+def test_two_files_are_before_and_after(capsys, late: str) -> None:
+    assert main(["timeline", late, str(HOROVOD)]) == 0
+    assert "all negotiation" in capsys.readouterr().out
+    rows = {row.key: row for row in compare(analyse(late), analyse(str(HOROVOD)))}
+    factor = rows["waiting_for_last_rank"].factor
+    assert factor is not None and factor > 10
+    assert rows["queue"].before_us == pytest.approx(10)
+    assert rows["copies"].after_us > 0
+
+
+def test_json_is_for_programs(capsys, late: str) -> None:
+    assert main(["timeline", late, "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["late_ranks"]["1"]["worst_us"] == 50_000
+    assert content["findings"][0]["key"] == "total"
+    assert main(["timeline", late, late, "--format", "json"]) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert {row["factor"] for row in both["comparison"]} == {1.0}
+
+
+def test_the_picture_is_svg_for_light_and_dark_with_a_bar_per_step(late: str, tmp_path) -> None:
+    picture = tmp_path / "out.svg"
+    assert main(["timeline", late, "--plot", str(picture)]) == 0
+    text = picture.read_text()
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert "prefers-color-scheme: dark" in text
+    assert text.count("<title>rank 1: 50 ms</title>") == 20
+    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(box.get("height", "0")) >= 0
+        assert float(box.get("x", "0")) + float(box.get("width", "0")) <= 900
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(capsys, late: str) -> None:
+    assert main(["timeline", late, "--plot", "/no/such/folder/x.svg"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_names_from_a_file_are_no_markup(capsys, recorder, tmp_path: Path) -> None:
+    recorder.operation(["[red]a[/] </text>"], [(0, 0), (1, 1)], [1, 1, 1, 1])
+    path = tmp_path / "[bold]<x>&.json"
+    path.write_text(json.dumps(recorder.events * 1))
+    assert main(["timeline", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "[red]a[/] </text>" in out and "[bold]<x>&.json" in out
