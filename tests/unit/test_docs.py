@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
 import pytest
 
+from autotune.cli import _parser
+from autotune.replay import FORMATS
 from horovod.runner.launch import make_parser
 from horovod.runner.options import OPTIONS
 from horovod.settings import VARIABLES
@@ -44,6 +47,27 @@ def test_make_targets_exist(document: Path) -> None:
     named = set(re.findall(r"\bmake ([a-z][a-z0-9-]+)", document.read_text(encoding="utf-8")))
     targets = set(re.findall(r"^([a-z0-9 -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert named - {word for line in targets for word in line.split()} == set()
+
+
+def test_every_format_is_in_the_table_of_formats() -> None:
+    table = README.split("| format | is | use |")[1].split("\n\n")[0]
+    named = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines()[2:]]
+    assert [name for names in named for name in names] == list(FORMATS)
+
+
+def test_every_command_and_option_of_autotune_is_in_the_table_of_commands() -> None:
+    table = README.split("| command | does |")[1].split("\n\n")[0]
+    named = set(re.findall(r"`autotune (\w+)", table))
+    for command, parser in autotune_parsers().items():
+        options = {flag for flag in parser._option_string_actions if flag.startswith("--")}
+        assert command in named
+        assert {flag for flag in options - {"--help"} if flag not in table} == set()
+    assert named <= set(autotune_parsers())
+
+
+def autotune_parsers() -> dict[str, argparse.ArgumentParser]:
+    (tasks,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(tasks.choices)
 
 
 def test_the_readme_names_six_files_to_read_first() -> None:
