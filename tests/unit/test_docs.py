@@ -36,6 +36,17 @@ def test_every_option_of_the_settings_table_exists() -> None:
     assert table - known == set()
 
 
+def test_every_option_of_horovodrun_is_in_the_readme() -> None:
+    shown = [a for a in make_parser()._actions if a.help != "==SUPPRESS==" and a.option_strings]
+    missing = [
+        action.option_strings
+        for action in shown
+        if not {f"`{flag}`" for flag in action.option_strings}
+        & set(re.findall(r"`-[^`]*`", README))
+    ]
+    assert [flags for flags in missing if flags not in (["-h", "--help"], ["--stall-check"])] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.parent.name)
 def test_linked_files_exist(document: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
