@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("horovod._engine")
 
-from horovod.autotuning import inert_parameters, make_hello, nothing_to_tune
+from horovod.job_description import inert_parameters, make_hello, nothing_to_tune
 from horovod.mpi import Topology
 from horovod.settings import read_settings
 from horovod.step_source import StepSource
@@ -21,6 +21,7 @@ def topology(local: int = 2, hosts: int = 1) -> Topology:
         cross_rank=0,
         cross_size=hosts,
         homogeneous=True,
+        hosts=tuple(rank // local for rank in range(local * hosts)),
     )
 
 

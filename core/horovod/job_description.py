@@ -1,0 +1,100 @@
+"""What the tuner's service is told about the job, and what is not worth tuning in it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from autotune import protocol
+from autotune.errors import AutotuneError
+from autotune.space import PARAMETERS
+from autotune.storage.placeholders import expand
+from horovod import __version__
+from horovod.mpi import Topology
+from horovod.settings import Settings
+
+
+def inert_parameters(topology: Topology) -> dict[str, str]:
+    """**Local.** Return {parameter: reason} of those that cannot matter in a job of this shape."""
+    if topology.cross_size == 1:
+        reason = "all ranks are on one host"
+    elif topology.local_size == 1 and topology.homogeneous:
+        reason = "one rank per host"
+    else:
+        return {}
+    return {name: reason for name in ("hierarchical_allreduce", "hierarchical_allgather")}
+
+
+def nothing_to_tune(size: int, fixed: Mapping[str, Any], inert: Mapping[str, str]) -> str | None:
+    """**Local.** Return why there is nothing to tune, or None."""
+    if size == 1:
+        return "a job of 1 rank does not communicate"
+    if any(p.name not in fixed and p.name not in inert for p in PARAMETERS):
+        return None
+    variables = ", ".join(p.env for p in PARAMETERS if p.name in fixed)
+    others = "".join(f"; {name}: {why}" for name, why in inert.items() if name not in fixed)
+    return f"all parameters that matter are set explicitly ({variables}){others}"
+
+
+def job_versions(mpi_version: str) -> dict[str, str]:
+    """**Local.** Return the versions that make a result what it is."""
+    return {"hvd-autotune": __version__, "mpi": mpi_version}
+
+
+def log_path(settings: Settings, variable: str) -> str | None:
+    """**Local.** Return the path in ``variable`` with ``{job_id}`` and ``{host}`` filled in.
+
+    Raises:
+        ValueError: No queue says what the job's id is.
+    """
+    path: str | None = settings[variable]
+    try:
+        return path and expand(path, variable, os.environ, host=socket.gethostname())
+    except AutotuneError as error:
+        raise ValueError(str(error)) from None
+
+
+def make_hello(
+    settings: Settings,
+    topology: Topology,
+    inert: Mapping[str, str],
+    mpi_version: str,
+    *,
+    check: Mapping[str, Any] | None = None,
+) -> protocol.Hello:
+    """**Local.** Return the message that describes the job to the service.
+
+    Args:
+        settings: Of this rank.
+        topology: Of the job.
+        inert: {parameter: reason} of those that cannot matter.
+        mpi_version: Of the MPI library.
+        check: Only compare this setting with the default, without a log; None: tune.
+
+    Raises:
+        ValueError: A log's path cannot be filled in.
+    """
+    prefix = "HOROVOD_AUTOTUNE_"
+    return protocol.Hello(
+        csv_path=log_path(settings, prefix + "LOG") if check is None else None,
+        db_path=log_path(settings, prefix + "DB") if check is None else None,
+        check=check,
+        settings=protocol.Settings(
+            warmup_samples=settings[prefix + "WARMUP_SAMPLES"],
+            steps_per_sample=settings[prefix + "STEPS_PER_SAMPLE"],
+            max_samples=settings[prefix + "BAYES_OPT_MAX_SAMPLES"],
+            noise=settings[prefix + "GAUSSIAN_PROCESS_NOISE"],
+            budget=settings[prefix + "BUDGET"],
+            seed=settings[prefix + "SEED"],
+        ),
+        fixed=settings.fixed,
+        inert={name: why for name, why in inert.items() if name not in settings.fixed},
+        size=topology.size,
+        local_size=topology.local_size,
+        cross_size=topology.cross_size,
+        versions=job_versions(mpi_version),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
