@@ -1,0 +1,55 @@
+"""From a job to sentences: V1 to V4 of the users' cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from e2e.commands import Commands, wait_until
+
+LATE = """
+import time, torch, horovod.torch as hvd
+hvd.init()
+for step in range(20):
+    if hvd.rank() == 1:
+        time.sleep(0.05)
+    hvd.allreduce(torch.ones(1000), name="x")
+"""
+
+
+def analysed(commands: Commands, path: Path) -> dict:
+    result = commands.run("autotune", "timeline", path, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_the_slow_rank_is_named(commands: Commands) -> None:
+    path = commands.folder / "t.json"
+    script = [sys.executable, "-c", LATE]
+    job = commands.run("horovodrun", "-np", "2", "--timeline-filename", path, *script)
+    assert job.returncode == 0, job.stderr
+    content = analysed(commands, path)
+    late = {finding["key"]: finding["text"] for finding in content["findings"]}["late_rank"]
+    assert late.startswith("Rank 1 is the slow one")
+    assert content["late_ranks"]["1"]["late_us"] > 15 * 50_000
+    assert content["whole"] and content["odd_events"] == 0
+
+
+def test_a_killed_job_leaves_a_valid_timeline(commands: Commands) -> None:
+    path = commands.folder / "t.json"
+    words = ["mpirun", "-np", "2", "--bind-to", "none", *commands.job(100_000)]
+    process = commands.start(*words, HOROVOD_TIMELINE=str(path))
+    wait_until(lambda: path.exists() and path.stat().st_size > 1_000_000)
+    os.kill(int((commands.folder / "pid-0").read_text()), signal.SIGKILL)
+    process.wait(20)
+    assert len(json.loads(path.read_text())) > 1000
+    assert analysed(commands, path)["late_ranks"]
+
+
+def test_a_folder_that_is_missing_costs_one_line_only(commands: Commands) -> None:
+    job = commands.run(*commands.job(3), HOROVOD_TIMELINE="/no/such/folder/t.json")
+    assert job.returncode == 0
+    assert job.stderr.count("/no/such/folder/t.json") == 1
