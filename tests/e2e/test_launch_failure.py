@@ -13,6 +13,7 @@ from pathlib import Path
 
 from e2e.commands import Commands, wait_until
 from e2e.test_launch import alive
+from horovod.runner.rank_process import encode_record
 
 ONE_FAILS = """
 import os, sys, time
@@ -131,6 +132,22 @@ def test_values_with_quotes_dots_and_newlines_arrive_intact(commands: Commands) 
     command = ["horovodrun", "-np", "2", sys.executable, "-c", code]
     result = commands.run(*command, HOROVOD_HOSTNAME=value)
     assert result.stdout.splitlines() == [repr(value)] * 2
+
+
+def test_a_failing_rank_ends_the_job_even_where_mpirun_waits(commands: Commands) -> None:
+    """MPICH's mpirun waits for ranks that never called MPI_Init."""
+    record = encode_record({"rank": 1, "host": "h", "code": 7, "told": False, "tail": ["why"]})
+    patient = commands.folder / "patient.py"
+    patient.write_text(f"import os, time\nos.write(2, {record!r})\ntime.sleep(60)\n")
+    code = (
+        "import os, sys; from horovod.runner.supervise import supervise\n"
+        f"sys.exit(supervise([sys.executable, {str(patient)!r}], os.environ, size=2))"
+    )
+    begun = time.monotonic()
+    result = commands.run(sys.executable, "-c", code)
+    assert result.returncode == 7
+    assert result.stderr.endswith("exit code 7; its last lines:\n    | why\n")
+    assert time.monotonic() - begun < 30
 
 
 def test_ranks_that_do_not_start_in_time_are_named(commands: Commands) -> None:

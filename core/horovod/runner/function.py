@@ -173,6 +173,7 @@ def _wait(running: RunningJob, size: int, limit_s: float | None) -> None:
         while running.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 running.process.wait(0.5)
+            running.end_after_failure()
             late = deadline is not None and time.monotonic() > deadline
             if late and len(running.started) < size and running.process.poll() is None:
                 raise RankError(f"after {limit_s:g} s not all of {size} ranks have started", -1)

@@ -72,6 +72,6 @@ def find_mpirun(library: str, path: str | None = None) -> Path | None:
     places = [*map(str, folders), os.environ.get("PATH", "") if path is None else path]
     for place in places:
         found = shutil.which("mpirun", path=place) or shutil.which("mpiexec", path=place)
-        if found:
-            return Path(found)
+        if found:  # as /usr/bin/mpirun: Open MPI makes a prefix of the path, and "/" is none
+            return Path(found).parent.resolve() / Path(found).name
     return None

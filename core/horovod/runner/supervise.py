@@ -40,6 +40,8 @@ FORWARDED = (
 WAKING = {*FORWARDED, signal.SIGCHLD}
 CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
+FAILURE_SECONDS = 3.0
+"""How long mpirun has to end the other ranks when one failed; MPICH's may wait for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,7 @@ class RunningJob:
     Attributes:
         failures: Ranks that did not end well, in the order in which we heard of them.
         started: Ranks whose process runs (only where they were asked to say so).
+        ended_by_us: A rank failed, and mpirun had to be told to end the others.
     """
 
     def __init__(
@@ -136,6 +139,8 @@ class RunningJob:
     ) -> None:
         self.failures: list[Failure] = []
         self.started: set[int] = set()
+        self.ended_by_us = False
+        self._failed_at: float | None = None
         guard = [sys.executable, "-I", "-S", become.__file__, str(os.getpid())]
         self.process = subprocess.Popen(
             [*guard, *words],
@@ -169,6 +174,16 @@ class RunningJob:
             self.started.add(record["started"])
         else:
             self.failures.append(Failure(**record))
+            self._failed_at = self._failed_at or time.monotonic()
+
+    def end_after_failure(self) -> None:
+        """End the other ranks where mpirun does not, although one failed: SIGTERM, then SIGKILL."""
+        late = 0.0 if self._failed_at is None else time.monotonic() - self._failed_at
+        if late > FAILURE_SECONDS and not self.ended_by_us:
+            self.ended_by_us = True
+            self.send(signal.SIGTERM)
+        elif late > 5 * FAILURE_SECONDS:
+            self.send(signal.SIGKILL)
 
     def drain(self) -> None:
         """Wait until all that mpirun wrote has been passed on."""
@@ -232,6 +247,7 @@ def _watch(job: RunningJob, size: int, start_timeout_s: float | None) -> list[in
             signals.append(info.si_signo)
             if info.si_code != SI_KERNEL:
                 job.send(info.si_signo)
+        job.end_after_failure()
         if deadline is not None and len(job.started) >= size:
             deadline = None
         if deadline is not None and time.monotonic() > deadline:
@@ -263,7 +279,7 @@ def conclude(job: RunningJob, signals: Sequence[int]) -> int:
     if failure is None:
         return code
     _say(failure.describe())
-    return code or failure.exit_code
+    return failure.exit_code if job.ended_by_us else code or failure.exit_code
 
 
 def _say(text: str) -> None:

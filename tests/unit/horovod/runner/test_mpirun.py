@@ -193,3 +193,13 @@ def test_mpirun_of_the_engines_mpi_beats_the_path(tmp_path: Path) -> None:
     assert find_mpirun(library, path) == tmp_path / "venv/bin/mpirun"
     assert find_mpirun("", path) == tmp_path / "site/bin/mpirun"
     assert find_mpirun("", str(tmp_path)) is None
+
+
+def test_mpirun_is_never_found_under_the_root_folder(tmp_path: Path) -> None:
+    """Open MPI takes the prefix of its absolute path, and refuses "/" (Debian's /bin is a link)."""
+    program = tmp_path / "usr" / "bin" / "mpirun"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "bin").symlink_to(program.parent)
+    assert find_mpirun("", str(tmp_path / "bin")) == program
