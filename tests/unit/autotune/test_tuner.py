@@ -11,13 +11,13 @@ from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
 from autotune.tuner import Phase, Tuner
 
-SEEDS = 8
+SEEDS = 6
 """Jobs that differ in noise and proposals; each takes half a second."""
 
 # ---- results ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("surface, seeds", [("bowl", SEEDS), ("flat", 4), ("best_at_default", 4)])
+@pytest.mark.parametrize("surface, seeds", [("bowl", SEEDS), ("flat", 3), ("best_at_default", 3)])
 def test_never_ends_worse_than_the_default(finished, surface, seeds):
     gains = [finished(surface, seed).true_gain for seed in range(seeds)]
     assert min(gains) > -0.005
@@ -58,7 +58,7 @@ def test_the_default_is_trial_0_and_is_read_again(finished):
 
 @pytest.mark.parametrize("surface", ["bowl", "flat", "best_at_default"])
 def test_no_setting_is_tried_twice(finished, surface):
-    for seed in range(4):
+    for seed in range(3):
         trials = finished(surface, seed).trials
         assert len(trials) == len({trial.params for trial in trials}) <= 20
         assert [trial.trial_id for trial in trials] == list(range(len(trials)))

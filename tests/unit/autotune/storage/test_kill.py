@@ -117,7 +117,7 @@ def test_a_job_killed_between_any_two_writes_goes_on(tmp_path: Path, work, make_
 
 def test_moving_a_log_aside_can_be_killed_anywhere(tmp_path: Path, work, make_trial) -> None:
     other = f"{HEADER}\n1,1,0,1,1,1\n1,1,0,1,1,1\n"
-    number, killed = 0, True
+    number, killed = random.randrange(2), True  # every other change, in turn over the runs
     while killed:
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -128,11 +128,11 @@ def test_moving_a_log_aside_can_be_killed_anywhere(tmp_path: Path, work, make_tr
         assert read_log(str(folder / "log.csv")).best == make_trial(1, 11.0)
         assert (folder / "log.csv.1").read_text() == other
         assert sorted(os.listdir(folder)) == ["log.csv", "log.csv.1", "log.db"]
-        number += 1
+        number += 2
 
 
 def test_a_retune_killed_anywhere_leaves_a_best_line(tmp_path: Path, work, make_trial) -> None:
-    number, killed = 0, True
+    number, killed = random.randrange(2), True  # every other change, in turn over the runs
     while killed:
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -144,7 +144,7 @@ def test_a_retune_killed_anywhere_leaves_a_best_line(tmp_path: Path, work, make_
         list(work(folder))
         assert read_log(str(folder / "log.csv")).finished
         assert not set(os.listdir(folder)) - {"log.csv", "log.csv.1", "log.db"}
-        number += 1
+        number += 2
 
 
 JOB = """
