@@ -1,6 +1,9 @@
-"""One site per MPI, built once."""
+"""One site per MPI, built once; with ``HVD_SITES=FOLDER``, kept there and used again."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
@@ -12,4 +15,6 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name: str = request.param
     if reason := why_not(name):
         pytest.skip(reason)
-    return build_site(name, tmp_path_factory.mktemp(name.replace(" ", "-").lower()))
+    kept = os.environ.get("HVD_SITES")
+    top = Path(kept) if kept else tmp_path_factory.mktemp("sites")
+    return build_site(name, top / name.replace(" ", "-").lower())

@@ -74,9 +74,20 @@ def why_not(name: str) -> str:
 
 
 def build_site(name: str, folder: Path) -> Site:
-    """Build and install the package for the MPI ``name`` in ``folder``."""
+    """Build and install the package for the MPI ``name`` in ``folder``, unless it is there."""
+    venv = folder / "venv"
+    mpicc = DEBIAN_MPICC if name not in WHEELS else folder / "mpi/bin/mpicc"
+    if not (venv / "complete").exists():
+        build(name, folder, mpicc)
+    mpi_bin = mpicc.parent if name not in WHEELS else venv / "bin"
+    return Site(name=name, bin=venv / "bin", mpi_bin=mpi_bin)
+
+
+def build(name: str, folder: Path, mpicc: Path) -> None:
+    """Build the wheelhouse and install from it, offline."""
     source = copy_sources(folder / "source")
-    mpicc = install_mpi(name, folder / "mpi")
+    if name in WHEELS:
+        install_mpi(WHEELS[name], folder / "mpi")
     environ = site_environment() | {"MPICC": str(mpicc)}
     wheelhouse, venv = folder / "wheelhouse", folder / "venv"
     must([sys.executable, "-m", "pip", "wheel", "-q", source, "-w", wheelhouse], environ)
@@ -84,8 +95,7 @@ def build_site(name: str, folder: Path) -> Site:
     offline = ["--no-index", "--find-links", wheelhouse]
     must([venv / "bin/python", "-m", "pip", "install", "-q", *offline, "hvd-autotune"], environ)
     lend_torch(venv)
-    mpi_bin = mpicc.parent if name not in WHEELS else venv / "bin"
-    return Site(name=name, bin=venv / "bin", mpi_bin=mpi_bin)
+    (venv / "complete").touch()
 
 
 def copy_sources(target: Path) -> Path:
@@ -99,13 +109,10 @@ def copy_sources(target: Path) -> Path:
     return target
 
 
-def install_mpi(name: str, venv: Path) -> Path:
-    """Return the compiler wrapper of the MPI ``name``; a wheel gets an environment of its own."""
-    if name not in WHEELS:
-        return DEBIAN_MPICC
+def install_mpi(wheel: str, venv: Path) -> None:
+    """Install an MPI from its wheel, in an environment of its own."""
     must([sys.executable, "-m", "venv", venv], site_environment())
-    must([venv / "bin/python", "-m", "pip", "install", "-q", WHEELS[name]], site_environment())
-    return venv / "bin/mpicc"
+    must([venv / "bin/python", "-m", "pip", "install", "-q", wheel], site_environment())
 
 
 def lend_torch(venv: Path) -> None:

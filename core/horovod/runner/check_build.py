@@ -15,7 +15,7 @@ from horovod.runner.probe import EngineBuild, engine_build, find_mpirun
 Entry = tuple[str, bool, str]
 """Name, present, what was found or why it is missing."""
 
-_NEVER = "not part of this package; PyTorch is the framework, MPI the controller"
+_NEVER = "not part of this package: use PyTorch, with MPI as controller and for the data"
 
 
 def report() -> str:
@@ -63,7 +63,11 @@ def _mpi(build: EngineBuild) -> Entry:
         )
         return "MPI", False, f"{why} hvd-autotune (with the mpicc of your MPI on PATH)"
     if not build.library:
-        return "MPI", False, "the engine was built without MPI: only jobs of one rank run"
+        return (
+            "MPI",
+            False,
+            "built without MPI, only jobs of one rank run: reinstall with mpicc on PATH",
+        )
     mpirun = find_mpirun(build.library)
     started = f"mpirun {mpirun}" if mpirun else "no mpirun found: use your site's launcher"
     return "MPI", True, f"{build.version.split(',')[0]}, {build.library}, {started}"
@@ -72,4 +76,4 @@ def _mpi(build: EngineBuild) -> Entry:
 def _nccl(build: EngineBuild) -> Entry:
     if build.error:
         return "NCCL", False, "the engine cannot be imported (see MPI)"
-    return "NCCL", False, "GPU collectives are not in this version; tensors on the CPU only"
+    return "NCCL", False, "GPU collectives are not in this version: move tensors to the CPU"

@@ -38,3 +38,11 @@ def test_an_engine_that_does_not_import_is_explained(monkeypatch: pytest.MonkeyP
     text = check_build.report()
     assert "    [ ] MPI" in text
     assert "no libmpi.so" in text
+
+
+def test_every_missing_part_has_its_reason() -> None:
+    lines = check_build.report().splitlines()
+    missing = {line[8:] for line in lines if line.startswith("    [ ] ")}
+    details = lines[lines.index("Details:") + 1 :]
+    explained = {name for line in details for name in line.strip().split(": ")[0].split(", ")}
+    assert missing - explained == set()
