@@ -203,13 +203,21 @@ void TimelineWriter::format_end(const Record& record) {
 
 // The part that all events have in common, then `rest`.
 void TimelineWriter::event(const char* rest, const Record& record) {
-  const bool tensor = record.track >= first_tensor_track;
-  text_ += ", \"ts\": ";
-  append(text_, record.ts_us);
-  text_ += ", \"pid\": ";
-  append(text_, tensor ? record.track - first_tensor_track + 1 : 0);
-  text_ += ", \"tid\": ";
-  append(text_, tensor ? 0 : record.track);
+  // Neighbours often share their time, and a track's numbers never change: format them once.
+  if (ts_text_.empty() || record.ts_us != ts_text_us_) {
+    ts_text_us_ = record.ts_us;
+    ts_text_ = ", \"ts\": ";
+    append(ts_text_, record.ts_us);
+  }
+  if (where_.size() <= record.track) where_.resize(record.track + 64);
+  std::string& where = where_[record.track];
+  if (where.empty()) {
+    const bool tensor = record.track >= first_tensor_track;
+    where = ", \"pid\": " + std::to_string(tensor ? record.track - first_tensor_track + 1 : 0) +
+            ", \"tid\": " + std::to_string(tensor ? 0 : record.track);
+  }
+  text_ += ts_text_;
+  text_ += where;
   text_ += rest;
 }
 

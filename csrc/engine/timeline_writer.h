@@ -57,6 +57,9 @@ class TimelineWriter {
   std::string text_;                    // formatted, each event after a comma
   std::vector<uint32_t> depth_;         // by track: open spans
   std::vector<std::string> arguments_;  // by track: what `end_tensor` says
+  std::vector<std::string> where_;      // by track: its pid and tid, as text
+  std::string ts_text_;                 // of the last event
+  int64_t ts_text_us_ = 0;
 
   TimelineQueue& queue_;
   std::thread thread_;
