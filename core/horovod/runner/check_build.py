@@ -66,7 +66,7 @@ def _mpi(build: EngineBuild) -> Entry:
         return (
             "MPI",
             False,
-            "built without MPI, only jobs of one rank run: reinstall with mpicc on PATH",
+            "built without MPI (one rank only): reinstall with mpicc on PATH",
         )
     mpirun = find_mpirun(build.library)
     started = f"mpirun {mpirun}" if mpirun else "no mpirun found: use your site's launcher"
