@@ -3,8 +3,9 @@
 collectives.py RESULT_FILE
 
 Rank 0 writes {"ranks": [[rank, size, local_rank, local_size, cross_rank, cross_size, host], ...],
-"wrong": {"10 allreduce single": ["..."], ...}, "sent": {"10": bytes that left host a}}, where "10"
-are the two booleans. Every value is a small whole number: results must be exact in every type.
+"wrong": {"10 allreduce single": ["..."], ...}, "sent": {"10": bytes that left host a},
+"started": [[bool, bool], ...]}, where "10" are the two booleans, and "started" those of each rank
+at the start. Every value is a small whole number: results must be exact in every type.
 """
 
 from __future__ import annotations
@@ -140,6 +141,8 @@ def main(path: Path) -> None:
     place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()]
     place += [hvd.cross_rank(), hvd.cross_size()]
     ranks = hvd.allgather_object([*place, socket.gethostname()])
+    now = basics.engine().params()
+    started = hvd.allgather_object([now.hierarchical_allreduce, now.hierarchical_allgather])
     wrong: dict[str, list[str]] = {}
     sent = {}
     for allreduce, allgather in itertools.product((False, True), repeat=2):
@@ -150,7 +153,8 @@ def main(path: Path) -> None:
             wrong[f"{name} {check}"] = list(itertools.chain(*hvd.allgather_object(own)))[:10]
         sent[name] = bytes_sent()
     if hvd.rank() == 0:
-        path.write_text(json.dumps({"ranks": ranks, "wrong": wrong, "sent": sent}))
+        content = {"ranks": ranks, "started": started, "wrong": wrong, "sent": sent}
+        path.write_text(json.dumps(content))
     hvd.shutdown()
 
 

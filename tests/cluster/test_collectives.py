@@ -15,6 +15,11 @@ from cluster.hosts import TwoHosts
 
 SCRIPT = Path(__file__).with_name("collectives.py")
 LAYOUTS = {"2 x 2": (2, 2), "2 + 1": (2, 1), "1 + 2": (1, 2)}
+STARTED_WITH = {
+    "2 x 2": {},
+    "2 + 1": {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"},
+    "1 + 2": {"HOROVOD_HIERARCHICAL_ALLGATHER": "1"},
+}
 BOOLEANS = ("00", "01", "10", "11")
 
 
@@ -25,7 +30,8 @@ def jobs(hosts: TwoHosts, tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def results(layout: str) -> dict[str, Any]:
         path = tmp_path_factory.mktemp("collectives") / "results.json"
-        done = hosts.run(LAYOUTS[layout], [sys.executable, SCRIPT, path], limit_s=60)
+        words = [sys.executable, SCRIPT, path]
+        done = hosts.run(LAYOUTS[layout], words, limit_s=90, **STARTED_WITH[layout])
         assert done.returncode == 0, done.stderr
         content: dict[str, Any] = json.loads(path.read_text())
         return content
@@ -54,6 +60,13 @@ def test_ranks_know_their_place(jobs: Any, hosts: TwoHosts, layout: str) -> None
         place += [hosts_with_it.index(cross_rank), len(hosts_with_it)]
         right.append([*place, hosts.hosts[cross_rank].name])
     assert jobs(layout)["ranks"] == right
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_variables_hold_from_the_start_on_every_rank(jobs: Any, layout: str) -> None:
+    names = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER")
+    right = [name in STARTED_WITH[layout] for name in names]
+    assert jobs(layout)["started"] == [right] * sum(LAYOUTS[layout])
 
 
 def test_the_hierarchical_allreduce_sends_each_byte_once(jobs: Any) -> None:
