@@ -42,7 +42,6 @@ class OperationSums:
         self._active: dict[str, int] = {}  # transfers under way: tensors in each
         self._group: str | None = None  # transfer whose begins are still coming
         self._since = 0.0
-        self._backend_of_group = ""
         self._fused_under_way = 0
 
     def time_passes(self, time: float, job: list[tuple[str, Any]]) -> None:
@@ -58,23 +57,24 @@ class OperationSums:
         """A tensor's operation begins."""
         self._under_way += 1
 
-    def begins_activity(self, name: str, now: float) -> None:
-        """An activity begins for a tensor."""
+    def begins_activity(self, name: str, now: float, used: list[str]) -> None:
+        """An activity begins for a tensor, whose operation has ``used`` these backends so far."""
         backend = backend_of(name)
         if not backend:
             return
         sums = self._report.backends.setdefault(backend, BackendSums())
         if self._group != name:
             sums.operations += 1
-            self._report.fused.operations += 1
+            self._report.fused.operations += not used  # a hierarchical one moves several times
             self._fused_under_way += 1
             self._group = name
         if not self._active.get(name):
             self._since = now
         self._active[name] = self._active.get(name, 0) + 1
         sums.tensors += 1
-        self._report.fused.tensors += 1
-        self._backend_of_group = backend
+        self._report.fused.tensors += not used
+        if backend not in used:
+            used.append(backend)
 
     def ends_activity(self, name: str, now: float) -> None:
         """An activity ends for a tensor."""
@@ -88,8 +88,8 @@ class OperationSums:
             self._report.fused.transfer_us += now - self._since
             self._fused_under_way = max(0, self._fused_under_way - 1)
 
-    def ends_operation(self, tensor: TensorSums, args: Any) -> None:
-        """A tensor's operation ends; ``args`` say what it was."""
+    def ends_operation(self, tensor: TensorSums, args: Any, used: list[str]) -> None:
+        """A tensor's operation ends; ``args`` say what it was, ``used`` what moved it."""
         self._under_way = max(0, self._under_way - 1)
         tensor.count += 1
         if not isinstance(args, dict):
@@ -100,8 +100,8 @@ class OperationSums:
         moved = payload_bytes(dtype, shape)
         tensor.payload_bytes += moved
         self._report.fused.payload_bytes += moved
-        if self._backend_of_group:
-            self._report.backends[self._backend_of_group].payload_bytes += moved
+        for backend in used:
+            self._report.backends[backend].payload_bytes += moved
 
     def flush(self) -> None:
         """The file is over."""

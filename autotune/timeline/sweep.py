@@ -112,7 +112,7 @@ class Sweep:
             if self.report.first_collective_us is None:
                 self.report.first_collective_us = now
         else:
-            self._operations.begins_activity(name, now)
+            self._operations.begins_activity(name, now, track.backends)
 
     def _find_step(self, track: Track, pid: Any, now: float) -> None:
         if self._steps.told or ".noname." in self._names.get(pid, ""):
@@ -135,7 +135,7 @@ class Sweep:
             self._find_late_rank(track)
         elif not track.open:
             track.sums.operation_us += now - begin
-            self._operations.ends_operation(track.sums, args)
+            self._operations.ends_operation(track.sums, args, track.backends)
         else:
             self._operations.ends_activity(name, now)
 

@@ -27,7 +27,7 @@ def kind_of(name: str) -> str:
 class Track:
     """The events of one tensor so far."""
 
-    __slots__ = ("open", "phase", "step", "sums", "ticks")
+    __slots__ = ("backends", "open", "phase", "step", "sums", "ticks")
 
     def __init__(self, sums: TensorSums) -> None:
         self.sums = sums
@@ -35,6 +35,7 @@ class Track:
         self.phase: int = _IDLE
         self.ticks: list[tuple[float, int]] = []
         self.step = -1
+        self.backends: list[str] = []  # that this operation has used
 
     def begin(self, name: str, now: float) -> str:
         """Open ``name``; return its kind."""
@@ -45,6 +46,7 @@ class Track:
             self.ticks = []
         elif kind == "operation":
             self.phase = Phase.QUEUE
+            self.backends = []
         else:
             self.phase = _activity(name)
         return kind

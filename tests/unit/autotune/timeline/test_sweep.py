@@ -54,6 +54,24 @@ def test_operations_are_what_moved_together(recorder, read) -> None:
     assert report.tensors["b"].payload_bytes == 1000
 
 
+def test_a_hierarchical_operation_is_one_that_moves_several_times(recorder, read) -> None:
+    pids = [recorder.pid(tensor) for tensor in "ab"]
+    for pid in pids:
+        recorder.add("B", pid, name="ALLREDUCE")
+    for name in ("SHM_REDUCESCATTER", "MPI_ALLREDUCE", "SHM_ALLGATHER"):
+        for pid in pids:
+            recorder.add("B", pid, name=name)
+        recorder.wait(10)
+        for pid in pids:
+            recorder.add("E", pid)
+    for pid in pids:
+        recorder.add("E", pid, args={"dtype": "float32", "shape": "[5]"})
+    report = read(recorder.events)
+    assert (report.fused.operations, report.fused.tensors) == (1, 2)
+    assert report.backends["SHM"].payload_bytes == report.backends["MPI"].payload_bytes == 40
+    assert report.backends["SHM"].transfer_us == 20
+
+
 def test_unnamed_operations_are_one_row(recorder, read) -> None:
     for handle in range(5):
         recorder.operation([f"allreduce.noname.{handle}"], [(0, 0), (1, 1)], [1, 1, 1, 1])
