@@ -73,6 +73,19 @@ def _file(report: TimelineReport) -> Iterator[Finding]:
         )
 
 
+def _unanswered(report: TimelineReport) -> Iterator[Finding]:
+    if not report.unanswered:
+        return
+    name, ranks = next(iter(report.unanswered.items()))
+    more = len(report.unanswered) - 1
+    others = f" (and {more} more tensors)" if more else ""
+    yield Finding(
+        key="unanswered",
+        text=f"At the end {name}{others} still waits for rank {', '.join(map(str, ranks))}.",
+        advice="Where the job hung: does that rank skip the tensor, or has it ended?",
+    )
+
+
 def _total(report: TimelineReport) -> Iterator[Finding]:
     total, whole = report.communication_us, report.duration_us
     steps = ""
@@ -208,6 +221,7 @@ def _fusion(report: TimelineReport) -> Iterator[Finding]:
 
 _FINDERS: tuple[Callable[[TimelineReport], Iterator[Finding]], ...] = (
     _file,
+    _unanswered,
     _total,
     _start,
     _negotiation,

@@ -79,6 +79,7 @@ class TimelineReport:
         fused: Operations performed, tensors in them and their bytes (0: the file has no shapes).
         parameters: The settings in force, in order of appearance.
         dropped: Events that the recorder itself left out.
+        unanswered: Tensors still in negotiation at the end: the ranks that did not announce them.
     """
 
     path: str
@@ -87,6 +88,7 @@ class TimelineReport:
     events: int = 0
     odd_events: int = 0
     dropped: int = 0
+    unanswered: dict[str, list[int]] = field(default_factory=dict)
     ranks: int = 0
     duration_us: float = 0.0
     init_us: float | None = None
@@ -129,6 +131,7 @@ class TimelineReport:
             "events": self.events,
             "odd_events": self.odd_events,
             "dropped_events": self.dropped,
+            "unanswered": self.unanswered,
             "ranks": self.ranks or None,
             "duration_us": round(self.duration_us, 3),
             "init_us": self.init_us,

@@ -59,7 +59,19 @@ class Sweep:
         if now is not None and not self._steps.told and not any(self._counts[:_IDLE]):
             self._steps.end(now)
         self._steps.drop()
+        self._find_unanswered()
         self.report.ranks = max(self._ranks, max(self.report.late, default=-1) + 1)
+
+    def _find_unanswered(self) -> None:
+        for pid, track in self._tracks.items():
+            missing = set(range(min(self._ranks, 4096))) - {rank for _, rank in track.ticks}
+            if (
+                track.open
+                and track.open[-1][0].startswith("NEGOTIATE_")
+                and track.ticks
+                and missing
+            ):
+                self.report.unanswered[self._names.get(pid, str(pid))] = sorted(missing)
 
     def _advance(self, ts: float) -> None:
         now = self._now

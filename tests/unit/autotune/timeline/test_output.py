@@ -35,6 +35,18 @@ def test_findings_are_sentences_with_figures(late: str) -> None:
     assert all(text.endswith(".") for text in texts.values())
 
 
+def test_a_tensor_that_some_ranks_skipped_is_named_with_them(recorder, read) -> None:
+    recorder.events[0]["args"]["size"] = 3
+    recorder.operation(["a"], [(0, 1), (1, 1), (2, 1)], [1, 1, 1, 1])
+    recorder.add("B", recorder.pid("skipped"), name="NEGOTIATE_ALLREDUCE")
+    recorder.add("X", recorder.pid("skipped"), name="1", dur=0)
+    recorder.wait(60_000_000)
+    recorder.add("i", 0, name="CYCLE_START")
+    report = read(recorder.events)
+    assert report.unanswered == {"skipped": [0, 2]}
+    assert "skipped still waits for rank 0, 2." in " ".join(map(str, findings(report)))
+
+
 def test_a_cut_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(HOROVOD.read_bytes()[:9000])
