@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -166,7 +167,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     hvd.init()
-    store = MPI.COMM_WORLD.bcast(tempfile.mkdtemp(prefix="ddp-"))
+    store = MPI.COMM_WORLD.bcast(tempfile.mkdtemp(prefix="ddp-") if hvd.rank() == 0 else "")
     dist.init_process_group("gloo", f"file://{store}/store", rank=hvd.rank(), world_size=hvd.size())
     contest = Contest(make_workload(arguments.workload, hvd.rank()))
     workload = contest.workload
@@ -196,6 +197,8 @@ def main() -> None:
             }
         )
     dist.destroy_process_group()
+    if hvd.rank() == 0:
+        shutil.rmtree(store)
     hvd.shutdown()
 
 
