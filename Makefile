@@ -34,7 +34,7 @@ setup: .venv/engine.stamp
 
 .venv/engine.stamp: .venv/packages.stamp $(ENGINE_SOURCES)
 	MPICC='$(MPICC)' $(LOCK) timeout 1200 $(PIP) install -q -c $(CONSTRAINTS) \
-		--no-build-isolation -C build-dir=build/editable -e '.[dev,torch]'
+		--no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,torch]'
 	@touch $@
 
 demo: setup
