@@ -24,7 +24,7 @@ depends only on scores and the seed, never on when a plan arrives.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -190,6 +190,10 @@ class Tuner:
     # ---- start ----------------------------------------------------------------------------------
 
     def _new_search(self, operations: Sequence[tuple[str, int]]) -> Search:
+        unused = without_operation(operations, {*self._fixed, *self._inert})
+        for text in messages.frozen_text({}, unused):
+            self._say(text)
+        self._inert |= unused
         self._space = SearchSpace(
             self._default,
             frozen={*self._fixed, *self._inert},
@@ -390,3 +394,16 @@ class Tuner:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+
+def without_operation(
+    operations: Sequence[tuple[str, int]], frozen: Collection[str]
+) -> dict[str, str]:
+    """Return {parameter: reason} of those not ``frozen`` whose operation no training step uses."""
+    used = {operation for operation, _ in operations}
+    serves = {"hierarchical_allreduce": "allreduce", "hierarchical_allgather": "allgather"}
+    return {
+        name: f"a training step of this job has no {operation}"
+        for name, operation in serves.items()
+        if name not in frozen and operation not in used
+    }

@@ -353,7 +353,8 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
     if topology.rank != 0:
         return
     for name in ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"):
-        if parsed[name] and (topology.cross_size == 1 or topology.local_size == 1):
+        alone = topology.local_size == 1 and topology.homogeneous
+        if parsed[name] and (topology.cross_size == 1 or alone):
             place = "all ranks are on one host" if topology.cross_size == 1 else "one rank per host"
             logger.warning("%s=1 has no effect: %s", name, place)
 

@@ -330,3 +330,13 @@ def test_a_lucky_incumbent_does_not_keep_the_tuner_waiting(job, tuner, seed):
     run = job("best_at_default", seed=seed, noise=0.2)
     run.drive(tuner(seed))
     assert run.done is not None and run.true_gain > -0.005
+
+
+def test_two_level_operations_are_explored_only_where_a_step_uses_them(job):
+    """Case T8: the training steps of the simulated job reduce, but gather nothing."""
+    run = job("bowl", seed=0)
+    run.drive(Tuner(settings=Settings(seed=0), seed=0, size=4))  # several hosts: nothing inert
+    assert not any(trial.params.hierarchical_allgather for trial in run.trials)
+    assert any(trial.params.hierarchical_allreduce for trial in run.trials)
+    told = [line.text for line in run.of(Line)]
+    assert sum("hierarchical_allgather is not explored" in text for text in told) == 1
