@@ -25,7 +25,7 @@ def test_nothing_given_leaves_every_parameter_free(commands: Commands) -> None:
 
 def test_plain_mpirun_works_and_tunes(commands: Commands) -> None:
     log = commands.folder / "log.csv"
-    command = ["mpirun", "-np", "2", *commands.job(1500)]
+    command = ["mpirun", "-np", "2", *commands.job(100_000)]
     result = commands.run(*command, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
     assert result.returncode == 0, result.stderr
     rows = log.read_text().splitlines()[1:]

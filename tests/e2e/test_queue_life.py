@@ -52,7 +52,7 @@ def test_a_chained_job_goes_on_where_the_wall_time_ended_the_first(commands: Com
     before = cut_short(commands, log, wall_time, **environ)
     best = commands.run("autotune", "best", log, "--format", "env")
     assert best.returncode == 0 and "tuning has not finished" in best.stderr
-    result = commands.run(*HERE, *commands.job(2500), limit_s=90, **environ)
+    result = commands.run(*HERE, *commands.job(100_000), limit_s=90, **environ)
     assert result.returncode == 0, result.stderr
     after = whole_rows(log)
     assert after[: len(before)] == before
