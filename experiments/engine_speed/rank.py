@@ -23,6 +23,7 @@ from mpi4py import MPI
 from workloads import narrow_resnet50, resnet50_gradient_sizes
 
 import horovod.torch as hvd
+from autotune.trial import CommParams
 from horovod import _engine, basics
 
 KIB, MIB = 1024, 1024 * 1024

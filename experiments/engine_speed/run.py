@@ -151,7 +151,8 @@ def report(results: dict[str, Any]) -> str:
             "",
             f"(c) {c['tensors']} tensors, {c['bytes'] / 1e6:.2f} MB: without communication "
             f"{spread(c['without_communication_ms'])} ms; default "
-            f"{spread(small_default['ms'])} ms; best ({threshold_name(small_best['threshold'])}, {small_best['cycle_ms']:g} ms) "
+            f"{spread(small_default['ms'])} ms; best ({threshold_name(small_best['threshold'])}, "
+            f"{small_best['cycle_ms']:g} ms) "
             f"{spread(small_best['ms'])} ms",
             "",
             grid_table(c["cells"], 1.0, "ms a step"),

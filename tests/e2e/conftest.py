@@ -22,7 +22,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TunedJob]:
     runner = Commands(tmp_path_factory.mktemp("tuned"))
     log = runner.folder / "log.csv"
     output = runner.run(
-        "horovodrun", "-np", "2", *runner.job(1500), HOROVOD_AUTOTUNE_LOG=str(log), **FAST
+        "horovodrun", "-np", "2", *runner.job(100_000), HOROVOD_AUTOTUNE_LOG=str(log), **FAST
     )
     assert output.returncode == 0, output.stderr
     yield TunedJob(log=log, output=output, ranks=runner.ranks(2))
