@@ -37,6 +37,10 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 CANNOT_START = 127
+ORPHAN_CHECK_SECONDS = 1.0
+"""How often a rank looks whether what started it (mpirun, its daemon) is still there."""
+ORPHAN_GRACE_SECONDS = 5.0
+"""Time between the two signals, SIGTERM and SIGKILL, that end a command without a launcher."""
 
 
 def find_rank(environ: Any) -> int:
@@ -141,6 +145,8 @@ class RankProcess:
         self.rank = find_rank(os.environ)
         self.tail = Tail()
         self._told_to_end = False
+        self._parent = os.getppid()
+        self._orphaned_at: float | None = None
         folder = options.get("output") and rank_folder(
             options["output"], self.rank, options["size"]
         )
@@ -192,10 +198,20 @@ class RankProcess:
             for stream in self._streams:
                 selector.register(stream.source, selectors.EVENT_READ, stream)
             while self._child.poll() is None:
-                self._pump(selector, None)
+                self._pump(selector, ORPHAN_CHECK_SECONDS)
+                if os.getppid() != self._parent:
+                    self._end_orphan()
             while self._pump(selector, 0):
                 pass
         return self._child.returncode
+
+    def _end_orphan(self) -> None:
+        """End the command: a launcher that was killed did not get to it."""
+        if self._orphaned_at is None:
+            self._orphaned_at = time.monotonic()
+            self._pass_on(signal.SIGTERM, None)
+        elif time.monotonic() - self._orphaned_at > ORPHAN_GRACE_SECONDS:
+            self._pass_on(signal.SIGKILL, None)
 
     def _pump(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
         """Pass on what is there; False when nothing was."""
