@@ -1,5 +1,6 @@
-// What the engine asks of a data plane. One folder per backend: self (one rank), p2p (algorithms
-// over any point-to-point transport), mpi (that transport over MPI).
+// What the engine asks of a data plane. One folder per backend: self (one rank), shm (ranks of one
+// host), p2p (algorithms over any point-to-point transport), mpi (that transport over MPI),
+// hierarchical (two levels made of the others). choose.h decides which ones a job gets.
 //
 // Every call is collective: all ranks make the same calls, in the same order, with arguments that
 // negotiation has checked. No call waits without bound: while it waits it calls Progress, which
