@@ -50,6 +50,8 @@ class Options:
     timeline_path: str
     """File that is recorded from the start; "": none."""
     timeline_mark_cycles: bool
+    disable_group_fusion: bool
+    """Groups fuse only within themselves; must agree on all ranks."""
     timeline_clock: tuple[int, int, int, int]
     """Fields of horovod.timeline.Clock, in order."""
     def __init__(self) -> None: ...
@@ -93,22 +95,55 @@ class Engine:
         prescale: float = 1.0,
         postscale: float = 1.0,
         named: bool = True,
+        process_set: int = 0,
+        splits: Sequence[int] = (),
     ) -> int:
         """**Local.** Hand an operation to the engine and return its handle.
 
         Args:
-            operation: "allreduce", "allgather", "broadcast" or "barrier".
-            name: Unique among the operations in flight.
-            input, output: Addresses; equal for in place; output 0 for allgather (see ``result``).
-                The memory must live until ``release``.
-            shape: Shape of the input, in elements.
+            operation: "allreduce", "allgather", "broadcast", "barrier", "alltoall",
+                "reducescatter" or "join".
+            name: Unique among the operations in flight in the process set.
+            input, output: Addresses; equal for in place; output 0 for allgather, alltoall and
+                reducescatter (see ``result``). The memory must live until ``release``.
+            shape: Shape of the input, in elements; () for barrier and join.
             dtype: Name of the type as in torch without the prefix ("float32", "bfloat16", "bool").
-            reduce_op: "average", "sum", "min", "max" or "product".
-            root_rank: For broadcast.
+            reduce_op: "average", "sum", "min", "max", "product" or "adasum"; reducescatter:
+                "average" or "sum".
+            root_rank: For broadcast: a global rank.
             prescale, postscale: Factors before and after the reduction.
             named: False for a generated name: never cached, and steps are found by their period.
+            process_set: Id; 0 is the set of all ranks. Ignored by join.
+            splits: For alltoall: rows of the first dimension for each rank of the set, in order
+                (rows beyond their sum are not sent); () cuts it into equal parts.
 
-        Raises InvalidRequest (duplicate name, ...), EngineError (shut down, dead rank).
+        Raises InvalidRequest, and nothing is in flight then: a name that is in flight; an unknown
+        process set, this rank or the root not in it; bad splits; reducescatter of a scalar or with
+        another reduce_op; adasum of integers or in a set whose size is no power of two; join while
+        this rank has joined. Raises EngineError: shut down, dead rank.
+
+        While a rank has joined, it contributes zeros to allreduce (whose average still divides by
+        the size of the set; min, max and product see the zeros, too); allgather, broadcast,
+        alltoall and reducescatter fail on the other ranks, barrier does not wait for it.
+        """
+
+    def enqueue_group(
+        self,
+        requests: Sequence[tuple[str, int, int, Sequence[int], str]],
+        *,
+        operation: str,
+        reduce_op: str = "sum",
+        root_rank: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        named: bool = True,
+        process_set: int = 0,
+    ) -> list[int]:
+        """**Local.** As ``enqueue`` for a list of (name, input, output, shape, dtype): one handle
+        each.
+
+        All or none are taken, and they are announced together. They fuse like any others; with
+        Options.disable_group_fusion the members of a group fuse among themselves only.
         """
 
     def poll(self, handle: int) -> bool:
@@ -118,11 +153,40 @@ class Engine:
         """**Local.** Return when the operation is complete; raises EngineError if it failed."""
 
     def result(self, handle: int) -> tuple[memoryview, list[int]]:
-        """**Local.** Output bytes and shape of a complete allgather; valid until ``release`` or
-        while the memoryview lives."""
+        """**Local.** Output bytes and shape of a complete allgather, alltoall or reducescatter;
+        valid until ``release`` or while the memoryview lives."""
+
+    def received_splits(self, handle: int) -> list[int]:
+        """**Local.** Rows that a complete alltoall received from each rank of the set."""
+
+    def joined_rank(self, handle: int) -> int:
+        """**Local.** The global rank that joined last, of a complete join."""
 
     def release(self, handle: int) -> None:
         """**Local.** Forget a complete handle."""
+
+    def add_process_set(self, ranks: Sequence[int]) -> int:
+        """**Collective over all ranks.** Make a process set of these global ranks (their order
+        does not matter); returns a handle, see ``process_set_id``.
+
+        Raises InvalidRequest: no ranks, one twice, no such rank, or a set of the same ranks exists.
+        The operation fails on all ranks (EngineError) when they ask for different ranks, or while
+        a rank has joined.
+        """
+
+    def remove_process_set(self, process_set: int) -> int:
+        """**Collective over all ranks.** Forget a process set; returns a handle.
+
+        Raises InvalidRequest: no such set, or 0. The operation fails on all ranks while operations
+        of the set are in flight, when the ranks name different sets, or while a rank has joined.
+        """
+
+    def process_set_id(self, handle: int) -> int:
+        """**Local.** Id of the set that a complete ``add_process_set`` made (or the other one
+        removed). Ids count up from 1 and never come again."""
+
+    def process_sets(self) -> dict[int, list[int]]:
+        """**Local.** Sorted global ranks of every process set by its id; 0 is all ranks."""
 
     def end_step(self, explicit: bool = True) -> bool:
         """**Local.** A training step ended on this rank; True when ``drain_steps`` is worth it."""
@@ -132,6 +196,14 @@ class Engine:
 
     def pause_steps(self, paused: bool) -> None:
         """**Local.** While paused, steps are recorded with signature 0 (never scored)."""
+
+    def drain_checks(self) -> list[tuple[int, str, bool, float]]:
+        """**Rank 0 only.** Results that were checked since the last call: (epoch, name, whether
+        it was right on all ranks, worst error in units of the tolerance).
+
+        In the first training step of every epoch one allreduce, another one each time, is repeated
+        in the plainest way and compared.
+        """
 
     def propose(self, epoch: int, params: Params) -> None:
         """**Rank 0 only.** Change the parameters on all ranks between two training steps."""
