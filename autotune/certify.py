@@ -1,7 +1,16 @@
-"""The certificate: fresh windows of default and incumbent in pairs, and a test on them."""
+"""The certificate: fresh windows of default and incumbent in pairs, and a test on them.
+
+Each pair gives one log-ratio of step times. The test may stop after any pair (it is *anytime
+valid*): under "the incumbent is not faster" it certifies with a probability of at most ``ALPHA``,
+however long it runs and whenever it stops.
+
+Stopping when the evidence suffices flatters the estimate. So a few more pairs are read after that,
+and the estimate is shrunk by its own uncertainty.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +21,15 @@ from autotune.scoring import Reading
 from autotune.trial import Certificate, Trial
 
 ALPHA = 0.01
-LOOKS = (6, 9, 13, 20)
-"""Numbers of pairs after which the test looks; ``ALPHA`` is split evenly over the looks, which
-keeps the whole error at most ``ALPHA`` however often it stops early (Bonferroni)."""
-SCALE_OF_EQUALITY = 1e-6
+FEWEST_PAIRS = 6
+MOST_PAIRS = 30
+PAIRS_AFTER_PROOF = 2
+"""Pairs read after the evidence suffices."""
+EFFECT_PRECISION = 0.25
+"""Prior precision of the effect (mean over standard deviation of a pair): 2 is typical."""
+SMALLEST_SPREAD = 1e-6
+LARGEST = 20.0
+"""Largest log-ratio that is printed as a gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,30 +46,77 @@ class Estimate:
         return math.expm1(self.mean)
 
 
-def estimate(log_ratios: Sequence[float], alpha: float) -> Estimate:
-    """Return mean and one-sided bounds, each at ``alpha``, of paired log-ratios ``(k,)``, k >= 2.
+@functools.cache
+def critical_ratio(pairs: int, alpha: float) -> float:
+    """Return the largest ``S**2 / V`` of ``pairs`` values that is no evidence at level ``alpha``.
 
-    Source: Student's paired t interval; on the log scale a ratio's error is symmetric.
+    ``S`` is the sum of the values and ``V`` the sum of their squares. With a normal prior of
+    precision ``g`` on the effect, and none on the scale, the Bayes factor against mean zero is
+    ``sqrt(g / (n + g)) (1 - S**2 / ((n + g) V)) ** (-n / 2)``: a martingale that exceeds
+    ``1 / (2 alpha)`` with a probability of at most ``2 alpha``, upwards and downwards alike.
+
+    Source: Wang and Ramdas (2024), Anytime-valid t-tests and confidence sequences for Gaussian
+    means with unknown variance, section 4 (after Lai 1976); Howard et al. (2021), Time-uniform,
+    nonparametric, nonasymptotic confidence sequences, for mixtures of this kind.
     """
-    from scipy.special import stdtrit
+    g = EFFECT_PRECISION
+    log_bar = 0.5 * math.log((pairs + g) / g) - math.log(2 * alpha)
+    return (pairs + g) * -math.expm1(-2 * log_bar / pairs)
 
+
+def confidence(log_ratios: Sequence[float], alpha: float) -> Estimate:
+    """Return mean and bounds of the paired log-ratios ``(k,)``, each bound at ``alpha``.
+
+    The bounds hold for all ``k`` at once; they are infinite while there are too few values.
+    """
     values = np.asarray(log_ratios, dtype=float)
-    mean = float(values.mean())
-    spread = max(float(values.std(ddof=1)), SCALE_OF_EQUALITY) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 1 - alpha)) * spread
+    n = len(values)
+    mean = float(values.mean()) if n else 0.0
+    ratio = critical_ratio(n, alpha) if n else 0.0
+    if n < 2 or ratio >= n:
+        return Estimate(mean=mean, low=-math.inf, high=math.inf)
+    rest = max(float(np.square(values - mean).sum()), n * SMALLEST_SPREAD**2)
+    half = math.sqrt(ratio * rest / (n * (n - ratio)))
     return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 
+def shrunk(log_ratios: Sequence[float]) -> float:
+    """Return the mean of ``(k,)`` values, k >= 2, drawn towards 0 by its own uncertainty.
+
+    Source: James and Stein (1961), Estimation with quadratic loss, in one dimension.
+    """
+    values = np.asarray(log_ratios, dtype=float)
+    mean, variance = float(values.mean()), float(values.var(ddof=1)) / len(values)
+    return mean * max(0.0, 1 - variance / mean**2) if mean else 0.0
+
+
+def pairs_to_proof(log_ratios: Sequence[float], alpha: float, most: int) -> int:
+    """Return how many pairs will be evidence if the values go on like this; ``most + 1``: too many.
+
+    An optimistic guess: the mean is taken one standard error higher than it is.
+    """
+    values = np.asarray(log_ratios, dtype=float)
+    spread = max(float(values.std(ddof=1)), SMALLEST_SPREAD)
+    effect = float(values.mean()) / spread + 1 / math.sqrt(len(values))
+    counts = range(len(values), most + 1)
+    enough = (n for n in counts if n * effect**2 >= critical_ratio(n, alpha) * (1 + effect**2))
+    return next(enough, most + 1) if effect > 0 else most + 1
+
+
 class PairedTest:
-    """Sequence of pairs with a decision at each look.
+    """Sequence of pairs with a decision after any of them.
 
     Attributes:
         log_ratios: One per finished pair.
+        alpha: Probability of certifying an incumbent that is not faster, at most.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alpha: float = ALPHA) -> None:
         """Start without a pair."""
         self.log_ratios: list[float] = []
+        self.alpha = alpha
+        self._low, self._high = -math.inf, math.inf
+        self._proven_at: int | None = None
         self._slow_default = 0
         self._slow_incumbent = 0
 
@@ -73,27 +134,39 @@ class PairedTest:
         self.log_ratios.append(math.log(incumbent / default) if usable else 0.0)
         self._slow_default += slow[0]
         self._slow_incumbent += slow[1]
+        bounds = confidence(self.log_ratios, self.alpha)
+        self._low, self._high = max(self._low, bounds.low), min(self._high, bounds.high)
+        if self._low > 0 and self._proven_at is None:
+            self._proven_at = self.pairs
 
     def decision(self) -> bool | None:
         """Return True: certified; False: not; None: more pairs are needed.
 
-        At a look before the last the test also gives up on an incumbent that is not even ahead.
+        The test also gives up on an incumbent that will not be proven faster in time.
         """
-        if self.pairs not in LOOKS:
+        if self.pairs < FEWEST_PAIRS:
             return None
-        result = estimate(self.log_ratios, ALPHA / len(LOOKS))
-        if self._is_jumpy():
+        if self._high <= 0 or self._is_jumpy():
             return False
-        if result.low > 0:
-            return True
-        hopeless = result.mean <= 0 and self.pairs > LOOKS[0]
-        return False if hopeless or self.pairs == LOOKS[-1] else None
+        if self._proven_at is not None:
+            enough = min(self._proven_at + PAIRS_AFTER_PROOF, MOST_PAIRS)
+            return True if self.pairs >= enough else None
+        if self.pairs >= MOST_PAIRS:
+            return False
+        needed = pairs_to_proof(self.log_ratios, self.alpha, MOST_PAIRS)
+        return None if needed <= MOST_PAIRS else False
+
+    def estimate(self) -> Estimate:
+        """Return the gain so far, with the best bounds of all pairs so far."""
+        mean = shrunk(self.log_ratios) if self.pairs > 1 else 0.0
+        low, high = min(self._low, mean), max(self._high, mean)
+        return Estimate(mean=mean, low=low, high=high)
 
     def certificate(self, trial_id: int) -> Certificate:
         """Return the result of the comparison for the incumbent ``trial_id``."""
         certified = self.decision() is True
-        result = estimate(self.log_ratios, ALPHA / len(LOOKS))
-        low, high = math.expm1(result.low), math.expm1(result.high)
+        result = self.estimate()
+        low, high = math.expm1(result.low), math.expm1(min(result.high, LARGEST))
         interval = f"gain {result.gain:+.1%}, between {low:+.1%} and {high:+.1%}"
         if certified:
             reason = f"kept: {interval} in {self.pairs} pairs of windows"
@@ -107,7 +180,7 @@ class PairedTest:
             gain=result.gain,
             gain_low=low,
             gain_high=high,
-            alpha=ALPHA,
+            alpha=self.alpha,
             certified=certified,
             reason=reason,
         )
@@ -169,12 +242,13 @@ class Comparison:
         return self.test.decision()
 
 
-def no_certificate(reason: str, *, bound: float) -> Certificate:
+def no_certificate(reason: str, *, bound: float, alpha: float = ALPHA) -> Certificate:
     """Return the certificate of a run that compared nothing: the default stays.
 
     Args:
         reason: One sentence for people.
         bound: The largest gain that was possible.
+        alpha: Error probability that the run was allowed.
     """
     return Certificate(
         trial_id=0,
@@ -182,7 +256,7 @@ def no_certificate(reason: str, *, bound: float) -> Certificate:
         gain=0.0,
         gain_low=0.0,
         gain_high=bound,
-        alpha=ALPHA,
+        alpha=alpha,
         certified=False,
         reason=reason,
     )

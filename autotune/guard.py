@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from autotune import messages
-from autotune.certify import ALPHA, Comparison, Estimate, PairedTest, estimate
+from autotune.certify import FEWEST_PAIRS, Comparison, PairedTest
 from autotune.events import Event, Identified, Plan
 from autotune.protocol import Apply, Done, Line, Settings, StepRecord
 from autotune.scoring import SETTLE_STEPS, Window, is_usable
@@ -23,8 +23,8 @@ from autotune.storage.contract import Start
 from autotune.trial import CommParams, Trial
 from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first_sample
 
-LOOKS = (6, 9, 13)
-"""Numbers of pairs after which the check may end."""
+MOST_PAIRS = 13
+"""Pairs after which the check ends with whatever it has."""
 
 
 class ReplayTest(PairedTest):
@@ -32,18 +32,14 @@ class ReplayTest(PairedTest):
 
     def decision(self) -> bool | None:
         """Return True: kept; False: the default is better; None: more pairs are needed."""
-        if self.pairs not in LOOKS:
+        if self.pairs < FEWEST_PAIRS:
             return None
         if self._is_jumpy():
             return False
         result = self.estimate()
         if result.low > 0 or result.high < 0:
             return result.low > 0
-        return result.mean >= 0 if self.pairs == LOOKS[-1] else None
-
-    def estimate(self) -> Estimate:
-        """Return the gain of the tuned setting so far, each bound at its share of ``ALPHA``."""
-        return estimate(self.log_ratios, ALPHA / len(LOOKS))
+        return sum(self.log_ratios) >= 0 if self.pairs >= MOST_PAIRS else None
 
 
 class ReplayCheck:
@@ -131,7 +127,7 @@ class ReplayCheck:
     def steps_to_done(self) -> int:
         """Training steps until the verdict, about, at most."""
         window = steps_per_sample(self._settings) + SETTLE_STEPS
-        return steps_to_first_sample(self._settings) + 2 * LOOKS[-1] * window
+        return steps_to_first_sample(self._settings) + 2 * MOST_PAIRS * window
 
     def _observe(self, record: StepRecord) -> None:
         if self._identifier.add(record):
@@ -165,7 +161,6 @@ class ReplayCheck:
 
     def _decide(self, kept: bool) -> None:
         test = self._comparison.test
-        assert isinstance(test, ReplayTest)
         found = test.estimate()
         gain, low, high = (f"{np.expm1(x):+.1%}" for x in (found.mean, found.low, found.high))
         verdict = "kept" if kept else "worse here: the default takes their place"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from autotune.bayes import Incumbent
-from autotune.certify import LOOKS
+from autotune.certify import MOST_PAIRS
 from autotune.protocol import Settings
 from autotune.space import BY_NAME, MIB, Value
 from autotune.trial import CommParams, Trial, TrialState
@@ -103,7 +103,7 @@ def certify_text(incumbent: Trial, *, names: Collection[str]) -> str:
     """Return what is said when the paired comparison begins."""
     return (
         f"autotune: compares {params_text(incumbent.params, names)} with the default "
-        f"in at most {LOOKS[-1]} pairs of windows"
+        f"in at most {MOST_PAIRS} pairs of windows"
     )
 
 

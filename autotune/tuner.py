@@ -31,7 +31,7 @@ import numpy as np
 from autotune import messages
 from autotune.bayes import SearchSpace
 from autotune.budget import Account
-from autotune.certify import LOOKS, Comparison, no_certificate
+from autotune.certify import MOST_PAIRS, Comparison, no_certificate
 from autotune.events import Event, Identified, Plan, RunFinished, Task, sample
 from autotune.protocol import Apply, Done, Line, Progress, Settings, StepRecord
 from autotune.scoring import (
@@ -183,7 +183,7 @@ class Tuner:
     def steps_to_done(self) -> int:
         """Training steps until tuning is over, about, at most, unless the budget slows it down."""
         trials = self._settings.max_samples
-        windows = trials - 1 + trials // REREAD_EVERY + 2 * LOOKS[-1]
+        windows = trials - 1 + trials // REREAD_EVERY + 2 * MOST_PAIRS
         window = steps_per_sample(self._settings) + SETTLE_STEPS
         return steps_to_first_sample(self._settings) + windows * window
 

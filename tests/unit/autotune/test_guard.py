@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.certify import PairedTest
-from autotune.guard import LOOKS, ReplayCheck, ReplayTest
+from autotune.certify import FEWEST_PAIRS, PairedTest
+from autotune.guard import MOST_PAIRS, ReplayCheck, ReplayTest
 from autotune.protocol import Apply, Done, Line, Settings
 from autotune.trial import CommParams
 
@@ -94,17 +94,17 @@ def pairs(test: PairedTest, ratios: list[float]) -> bool | None:
 
 
 def test_equal_settings_are_kept_at_the_last_look():
-    assert pairs(ReplayTest(), [1.0] * LOOKS[-1]) is True
+    assert pairs(ReplayTest(), [1.0] * MOST_PAIRS) is True
 
 
 def test_a_doubtful_loss_is_a_loss_at_the_last_look():
-    ratios = [0.9, 1.08] * LOOKS[-1]
-    assert pairs(ReplayTest(), ratios[: LOOKS[0]]) is None
-    assert pairs(ReplayTest(), ratios[: LOOKS[-1]]) is False
+    ratios = [0.9, 1.08] * MOST_PAIRS
+    assert pairs(ReplayTest(), ratios[:FEWEST_PAIRS]) is None
+    assert pairs(ReplayTest(), ratios[:MOST_PAIRS]) is False
 
 
 def test_an_excess_of_slow_steps_is_worse():
     test = ReplayTest()
-    for _ in range(LOOKS[0]):
+    for _ in range(FEWEST_PAIRS):
         test.add(default=1.0, incumbent=1.2, slow=(0, 3))
     assert test.decision() is False
