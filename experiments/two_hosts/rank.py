@@ -18,6 +18,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -43,14 +44,19 @@ STEPS_PER_VISIT = 2
 
 
 class Replay:
-    """The tensors of a step and the moments at which they are ready."""
+    """The tensors of a step and the moments at which they are ready.
 
-    def __init__(self) -> None:
-        sizes = [p.numel() for p in narrow_resnet50().parameters()][::-1]
+    Args:
+        sizes: Elements of each, in the order of the backward pass.
+        forward_s, backward_s: Length of the two passes, which are slept.
+    """
+
+    def __init__(self, sizes: Sequence[int], *, forward_s: float, backward_s: float) -> None:
         self.tensors = [torch.zeros(size) for size in sizes]
         work = [1000 + size for size in sizes]  # a layer costs something, and each element
         done = list(itertools.accumulate(work))
-        self.ready_s = [BACKWARD_S * amount / done[-1] for amount in done]
+        self.forward_s = forward_s
+        self.ready_s = [backward_s * amount / done[-1] for amount in done]
         self.payload_bytes = 4 * sum(sizes)
 
     def fill(self) -> None:
@@ -58,7 +64,7 @@ class Replay:
             tensor.fill_(number + hvd.rank())
 
     def step(self) -> None:
-        start = time.perf_counter() + FORWARD_S
+        start = time.perf_counter() + self.forward_s
         sleep_until(start)
         handles = []
         for number, (tensor, ready_s) in enumerate(zip(self.tensors, self.ready_s, strict=True)):
@@ -74,6 +80,11 @@ class Replay:
         for number, tensor in enumerate(self.tensors):
             right = number * hvd.size() + ranks
             assert bool((tensor == right).all()), f"gradient {number}: expected {right}"
+
+
+def small_tensors() -> list[int]:
+    """Return the elements of the 161 gradients of a narrow ResNet-50, last layer first."""
+    return [p.numel() for p in narrow_resnet50().parameters()][::-1]
 
 
 def visit(replay: Replay, setting: Setting) -> list[float]:
@@ -113,7 +124,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     hvd.init()
-    replay = Replay()
+    replay = Replay(small_tensors(), forward_s=FORWARD_S, backward_s=BACKWARD_S)
     begin = time.monotonic()
     samples = rounds(replay, GRID, begin + 0.8 * arguments.seconds, at_least=1)
     passes = len(samples[GRID[0]]) // STEPS_PER_VISIT
