@@ -324,15 +324,6 @@ def test_names_are_checked() -> None:
     assert set(wrap(net)._parameter_names.values()) == {name for name, _ in pairs}
 
 
-def test_missing_options_say_so() -> None:
-    net = model()
-    for option in ({"num_groups": 2}, {"groups": 1}, {"sparse_as_dense": True}):
-        with pytest.raises(NotImplementedError, match=next(iter(option))):
-            wrap(net, **option)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        wrap(net, op=hvd.Adasum)
-
-
 def test_passes_can_change() -> None:
     net, reference = model(), model()
     optimizer = wrap(net)
@@ -378,4 +369,5 @@ def test_a_new_wrapper_takes_over() -> None:
         loss_of(net, shard(x), shard(y)).backward()
         optimizer.step()
     assert_same_weights(net, train_whole(3, **SGD))
-    assert not old._reductions
+    if hvd.rank() == 0:
+        old.synchronize()  # communicates nothing any more

@@ -1,0 +1,1 @@
+"""The parts of a wrapped optimizer; see ``horovod.torch.optimizer``."""

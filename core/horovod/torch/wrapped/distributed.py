@@ -1,0 +1,190 @@
+"""What a wrapped optimizer does beside its own class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from horovod import autotuning
+from horovod.torch.operations import Average, allreduce_async, synchronize
+from horovod.torch.wrapped.gradients import Options
+from horovod.torch.wrapped.naming import Names, OperationNames
+from horovod.torch.wrapped.reducer import Reducer
+
+Closure = Callable[[], Any]
+
+
+class Wrapped(torch.optim.Optimizer):
+    """A wrapped optimizer: shares parameter groups, state and hooks with the one it wraps.
+
+    Attributes:
+        _communicates: Whether there is another rank in its process set.
+        _original: The one it wraps: a learning rate scheduler may know only that one.
+        _number: Its number among the job's optimizers.
+        _parameter_names: {parameter: name}, of all its parameters.
+    """
+
+    _communicates: bool
+    _number: int
+    _operation_names: OperationNames
+    _original: torch.optim.Optimizer
+    _parameter_names: Names
+
+    def step(self, closure: Closure | None = None, **arguments: Any) -> Any:
+        """Update the parameters as the wrapped class does."""
+        result = super().step(*(() if closure is None else (closure,)), **arguments)
+        self._original._opt_called = True  # type: ignore[attr-defined]
+        return result
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """**Local.** Load a state; the wrapped optimizer goes on sharing it."""
+        super().load_state_dict(state_dict)
+        self._original.state, self._original.param_groups = self.state, self.param_groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """**Local**, every rank alike. Add parameters, which are reduced, too."""
+        super().add_param_group(param_group)
+        number = len(self.param_groups) - 1
+        for i, parameter in enumerate(self.param_groups[-1]["params"]):
+            if parameter not in self._parameter_names:
+                self._add(parameter, f"allreduce.noname.{number}.{i}")
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """**Local**, every rank alike. Communicate in every ``passes``-th backward pass.
+
+        Raises:
+            ValueError: ``passes`` is not a positive whole number.
+        """
+        checked_passes(passes)
+
+    def _add(self, parameter: torch.Tensor, name: str) -> None:
+        """Take ``parameter``, which was not wrapped before."""
+        self._parameter_names[parameter] = name
+        self._operation_names.add(parameter, name)
+
+
+class DistributedGradients(Wrapped):
+    """A wrapped optimizer whose gradients are reduced; see ``DistributedOptimizer``."""
+
+    _options: Options
+    _reducer: Reducer
+    _should_synchronize: bool
+    _synchronized: bool
+
+    def synchronize(self) -> None:
+        """**Collective.** Wait until all gradients are reduced; ends a training step.
+
+        Also reduces gradients whose hook did not run (as zeros where there are none), so that ranks
+        may use different parameters.
+
+        Raises:
+            HorovodInternalError: A reduction failed.
+        """
+        self._reducer.finish()
+        self._synchronized = True
+        autotuning.optimizer_synchronized(self._number)
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """**Local.** Within this context ``step()`` does not synchronise (done already)."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Closure | None = None, **arguments: Any) -> Any:
+        """**Collective.** Synchronise (unless skipped) and update the parameters.
+
+        Args:
+            closure: Recomputes the loss; its gradients are reduced, too.
+            **arguments: What the wrapped class's own ``step`` takes.
+        """
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): the gradients are reduced a second time. Use "
+                    "'with optimizer.skip_synchronize(): optimizer.step()'",
+                    stacklevel=2,
+                )
+            if closure is None:
+                self.synchronize()
+            else:
+                self._reducer.finish(only_started=True)
+                closure = self._synchronizing(closure)
+        result = super().step(closure, **arguments)
+        self._synchronized = False
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """**Local.** Reset the gradients, with torch's own signature.
+
+        Raises:
+            AssertionError: Gradients are on their way.
+        """
+        if self._reducer.pending:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(): the gradients are on their way. If "
+                "they come from another optimizer's loss (a GAN), freeze these parameters in its "
+                "backward pass: requires_grad_(False)"
+            )
+        super().zero_grad(set_to_none)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """**Local**, every rank alike. Communicate in every ``passes``-th backward pass."""
+        self._reducer.set_passes(checked_passes(passes))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """**Local.** Load a state; gradients on their way are forgotten."""
+        self._reducer.reset()
+        self._synchronized = False
+        super().load_state_dict(state_dict)
+
+    def _add(self, parameter: torch.Tensor, name: str) -> None:
+        super()._add(parameter, name)
+        if self._communicates:
+            self._reducer.watch(parameter, self._operation_names(name))
+
+    def _synchronizing(self, closure: Closure) -> Closure:
+        def synchronized_closure() -> Any:
+            loss = closure()
+            with torch.no_grad():
+                # LBFGS decides by the loss when it is done: alike on all ranks.
+                common = isinstance(self, torch.optim.LBFGS) and self._communicates
+                mean = self._mean_loss(loss) if common else None
+                self.synchronize()
+                return loss if mean is None else synchronize(mean)
+
+        return synchronized_closure
+
+    def _mean_loss(self, loss: Any) -> int:
+        """**Collective.** Start to average ``loss``, a number or a tensor of one element."""
+        return allreduce_async(
+            torch.as_tensor(loss),
+            name=self._operation_names("closure.loss"),
+            op=Average,
+            process_set=self._options.process_set,
+        )
+
+
+def checked_passes(passes: int) -> int:
+    """**Local.** Return ``passes``, a positive whole number.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step: expected a whole number > 0, got {passes}")
+    return passes
+
+
+# torch counts and hooks a step once per class that is not marked; the wrapped class's own step,
+# which ours call, is the marked one.
+for _class in (Wrapped, DistributedGradients):
+    _class.step.hooked = True  # type: ignore[attr-defined]

@@ -1,0 +1,181 @@
+"""How one gradient travels: dense, compressed or sparse, alone or in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import handles, operations
+from horovod.torch.compression import Compression, Compressor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How all gradients of an optimizer are reduced; see ``DistributedOptimizer``."""
+
+    compression: type[Compressor]
+    op: int
+    prescale_factor: float
+    postscale_factor: float
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+
+class Gradient:
+    """The gradient of one parameter.
+
+    Attributes:
+        parameter: Whose gradient it is.
+        name: Name of its operation, unique among the optimizers of the job.
+        group: What it is reduced with.
+        passes_left: Backward passes before it is reduced.
+    """
+
+    __slots__ = (
+        *("_context", "_sent", "_sparse_dim"),
+        *("__weakref__", "group", "name", "parameter", "passes_left"),
+    )
+
+    def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.passes_left = passes
+        self.group: Group
+        self._sent: torch.Tensor | None = None
+        self._context: object = None
+        self._sparse_dim = 0
+
+    @property
+    def exists(self) -> bool:
+        """**Local.** Return whether it is worth reducing: not that of a frozen parameter."""
+        return self.parameter.requires_grad or self.parameter.grad is not None
+
+    def outgoing(self, options: Options) -> torch.Tensor:
+        """**Local.** Return what travels: zeros for a missing gradient, dense where it may be."""
+        gradient = self.parameter.grad
+        if gradient is None:
+            gradient = self.parameter.grad = self._zeros()
+        if gradient.is_sparse:
+            self._sparse_dim = gradient.sparse_dim()
+            if not options.sparse_as_dense:
+                return gradient
+            gradient = gradient.to_dense()
+        if options.compression is not Compression.none:
+            gradient, self._context = options.compression.compress(gradient)
+        self._sent = gradient = gradient.contiguous()
+        return gradient
+
+    def put_in_place(self, reduced: torch.Tensor, options: Options) -> None:
+        """**Local.** Make ``reduced``, which travelled, the parameter's gradient."""
+        sent, self._sent = self._sent, None
+        gradient = self.parameter.grad
+        if reduced is sent and sent is gradient:
+            return
+        if not reduced.is_sparse:
+            reduced = options.compression.decompress(reduced, self._context)
+            if self._sparse_dim:
+                reduced = reduced.to_sparse(self._sparse_dim)
+        if gradient is None or reduced.is_sparse:
+            self.parameter.grad = reduced
+        elif gradient.data_ptr() != reduced.data_ptr():
+            with torch.no_grad():
+                gradient.copy_(reduced)
+
+    def _zeros(self) -> torch.Tensor:
+        like = self.parameter.detach()
+        if not self._sparse_dim:
+            return torch.zeros_like(like)
+        rows, shape = self._sparse_dim, like.shape
+        indices = torch.empty((rows, 0), dtype=torch.int64, device=like.device)
+        return torch.sparse_coo_tensor(indices, like.new_empty((0, *shape[rows:])), shape)
+
+
+class Group:
+    """Gradients that are reduced together as soon as the last one is complete; often only one.
+
+    Attributes:
+        members: Its gradients.
+        missing: How many of them are not complete yet.
+        started: Whether they are on their way.
+    """
+
+    __slots__ = ("_options", "_waits", "members", "missing", "started")
+
+    def __init__(self, members: Sequence[Gradient], options: Options) -> None:
+        self.members = list(members)
+        self.missing = len(self.members)
+        self.started = False
+        self._options = options
+        self._waits: list[tuple[list[Gradient], int | Callable[[], Any]]] = []
+        for member in self.members:
+            member.group = self
+
+    def start(self) -> None:
+        """**Collective.** Start to reduce the members; sparse ones each by itself."""
+        self.started = True
+        options = self._options
+        dense, tensors = [], []
+        for member in self.members:
+            tensor = member.outgoing(options)
+            if tensor.is_sparse:
+                collectives: Any = operations
+                wait = collectives.sparse_allreduce_async(
+                    tensor, name=member.name, op=options.op, process_set=options.process_set
+                )
+                self._waits.append(([member], wait))
+            else:
+                dense.append(member)
+                tensors.append(tensor)
+        if tensors:
+            reduce: Callable[..., int] = operations.grouped_allreduce_async_
+            what: Any = tensors
+            if len(self.members) == 1:
+                reduce, what = operations.allreduce_async_, tensors[0]
+            handle = reduce(
+                what,
+                name=dense[0].name,
+                op=options.op,
+                prescale_factor=options.prescale_factor,
+                postscale_factor=options.postscale_factor,
+                process_set=options.process_set,
+            )
+            self._waits.append((dense, handle))
+
+    def finish(self, passes: int) -> None:
+        """**Local.** Wait for the members, put them in place and expect ``passes`` passes again.
+
+        Raises:
+            HorovodInternalError: A reduction failed; the group is ready for the next step.
+        """
+        waits = self._forget(passes)
+        remaining = iter(waits)
+        try:
+            for members, wait in remaining:
+                found = wait() if callable(wait) else operations.synchronize(wait)
+                parts = found if isinstance(found, list | tuple) else [found]
+                for member, reduced in zip(members, parts, strict=True):
+                    member.put_in_place(reduced, self._options)
+        except BaseException:
+            _drop(remaining)
+            raise
+
+    def drop(self, passes: int) -> None:
+        """**Local.** Forget what is on its way."""
+        _drop(self._forget(passes))
+
+    def _forget(self, passes: int) -> list[tuple[list[Gradient], int | Callable[[], Any]]]:
+        waits, self._waits = self._waits, []
+        self.missing, self.started = len(self.members), False
+        for member in self.members:
+            member.passes_left = passes
+        return waits
+
+
+def _drop(waits: Any) -> None:
+    for _, wait in waits:
+        if not callable(wait):
+            handles.drop(wait)

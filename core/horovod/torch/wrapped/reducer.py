@@ -1,0 +1,180 @@
+"""Watches the parameters of one optimizer and reduces their gradients as they become complete.
+
+A hook on every parameter counts its backward passes. In the last one its group is started, while
+the backward pass goes on; ``finish`` starts what is missing and waits for all.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from horovod import basics
+from horovod.torch.wrapped.gradients import Gradient, Group, Options
+
+_watched: Any = WeakTensorKeyDictionary()
+"""{parameter: (weak reference to the reducer that watches it, its hook)}."""
+
+
+class Reducer:
+    """Reduces the gradients of one optimizer. Knows nothing of the optimizer itself.
+
+    Args:
+        passes: Backward passes per reduction.
+        options: How the gradients travel.
+
+    Attributes:
+        pending: Whether gradients of this step are complete, accumulated or on their way.
+    """
+
+    def __init__(self, passes: int, options: Options) -> None:
+        self.passes = passes
+        self.options = options
+        self.pending = False
+        self._gradients: dict[torch.Tensor, Gradient] = {}
+        self._frozen: dict[torch.Tensor, str] = {}
+        self._groups: list[Group] = []
+        self._started: list[Group] = []
+
+    def watch(self, parameter: torch.Tensor, name: str) -> None:
+        """**Local**, every rank alike. Reduce the gradient of ``parameter`` from now on.
+
+        A parameter that needs no gradient is watched from the first ``finish`` at which it does.
+        Another reducer that watches it gives it up.
+        """
+        if not parameter.requires_grad:
+            self._frozen[parameter] = name
+            return
+        reference, hook = _watched.get(parameter, (_nobody, None))
+        if hook is not None:
+            hook.remove()
+        previous = reference()
+        if previous is not None:
+            previous._give_up(parameter)
+        gradient = Gradient(parameter, name, self.passes)
+        self._gradients[parameter] = gradient
+        self._groups.append(Group([gradient], self.options))
+        us = weakref.ref(self)
+        register: Any = parameter.register_post_accumulate_grad_hook
+        _watched[parameter] = (us, register(_hook(us, weakref.ref(gradient))))
+
+    def group(self, groups: Sequence[Sequence[torch.Tensor]]) -> None:
+        """**Local**, every rank alike. Reduce the parameters of each of ``groups`` together."""
+        for parameters in groups:
+            members = [self._gradients[p] for p in parameters if p in self._gradients]
+            if len(members) > 1:
+                singles = {id(member.group) for member in members}
+                self._groups = [group for group in self._groups if id(group) not in singles]
+                self._groups.append(Group(members, self.options))
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """**Local.** The parameters that are watched."""
+        return list(self._gradients)
+
+    def set_passes(self, passes: int) -> None:
+        """**Local**, every rank alike. Reduce in every ``passes``-th backward pass."""
+        self.passes = passes
+        for gradient in self._gradients.values():
+            gradient.passes_left = passes
+
+    def on_gradient(self, gradient: Gradient) -> None:
+        """**Collective.** Count a backward pass; start the group of the last complete gradient."""
+        if not self.pending:
+            self.pending = True
+            basics.engine().backward(True)
+        gradient.passes_left -= 1
+        if gradient.passes_left > 0:
+            return
+        if gradient.passes_left < 0:
+            self._refuse(gradient)
+        group = gradient.group
+        group.missing -= 1
+        if not group.missing:
+            self._started.append(group)
+            group.start()
+
+    def finish(self, only_started: bool = False) -> None:
+        """**Collective.** Start what is missing, wait for all, put the gradients in place.
+
+        Args:
+            only_started: Start nothing; passes that were accumulated so far do not count.
+
+        Raises:
+            HorovodInternalError: A reduction failed; the others are forgotten.
+        """
+        basics.engine().backward(False)
+        if only_started:
+            self._forget_passes()
+        else:
+            self._start_missing()
+        started, self._started = iter(self._started), []
+        self.pending = False
+        try:
+            for group in started:
+                group.finish(self.passes)
+        except BaseException:
+            for group in started:
+                group.drop(self.passes)
+            raise
+
+    def reset(self) -> None:
+        """**Local.** Forget gradients on their way and passes counted."""
+        self._started = []
+        self.pending = False
+        for group in self._groups:
+            group.drop(self.passes)
+
+    def _start_missing(self) -> None:
+        for parameter in [p for p in self._frozen if p.requires_grad]:
+            self.watch(parameter, self._frozen.pop(parameter))
+        for group in self._groups:
+            if not group.started and any(member.exists for member in group.members):
+                self._started.append(group)
+                group.start()
+
+    def _forget_passes(self) -> None:
+        for group in self._groups:
+            if not group.started:
+                group.drop(self.passes)
+
+    def _give_up(self, parameter: torch.Tensor) -> None:
+        group = self._gradients.pop(parameter).group
+        group.drop(self.passes)
+        group.members = [m for m in group.members if m.parameter is not parameter]
+        group.missing = len(group.members)
+        if not group.members:
+            self._groups.remove(group)
+        self._started = [each for each in self._started if each is not group]
+        self.pending = bool(self._started)
+
+    def _refuse(self, gradient: Gradient) -> None:
+        gradient.passes_left = 0
+        raise AssertionError(
+            f"gradients of {gradient.name!r} were computed more than backward_passes_per_step "
+            f"({self.passes}) times before optimizer.step() or optimizer.synchronize(); increase "
+            "backward_passes_per_step to accumulate locally. If they come from another "
+            "optimizer's loss (a GAN), freeze these parameters in its backward pass: "
+            "requires_grad_(False)"
+        )
+
+
+def _hook(
+    reducer: weakref.ref[Reducer], gradient: weakref.ref[Gradient]
+) -> Callable[[torch.Tensor], None]:
+    """Return a hook that keeps neither alive: parameters live longer than optimizers."""
+
+    def gradient_ready(_: torch.Tensor) -> None:
+        watching, ready = reducer(), gradient()
+        if watching is not None and ready is not None:
+            watching.on_gradient(ready)
+
+    return gradient_ready
+
+
+def _nobody() -> None:
+    """Stand for the reference to a reducer where there is none."""
