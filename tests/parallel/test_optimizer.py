@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,58 +10,16 @@ import torch
 
 import horovod.torch as hvd
 from horovod import _engine, basics
-
-BATCH = 24  # divisible by 1, 2 and 4 ranks
-SGD = {"lr": 0.05, "momentum": 0.9}
-
-
-def model() -> torch.nn.Module:
-    torch.manual_seed(7)
-    layers: list[torch.nn.Module] = []
-    for _ in range(6):
-        layers += [torch.nn.Linear(9, 9), torch.nn.Tanh()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(9, 3)).double()
-
-
-def batches(steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    rng = np.random.default_rng(3)
-    for _ in range(steps):
-        yield (
-            torch.from_numpy(rng.normal(size=(BATCH, 9))),
-            torch.from_numpy(rng.normal(size=(BATCH, 3))),
-        )
-
-
-def loss_of(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.mse_loss(net(x), y)
-
-
-def shard(tensor: torch.Tensor) -> torch.Tensor:
-    length = BATCH // hvd.size()
-    return tensor[hvd.rank() * length : (hvd.rank() + 1) * length]
-
-
-def train_whole(steps: int, make: type = torch.optim.SGD, **options: float) -> torch.nn.Module:
-    net = model()
-    optimizer = make(net.parameters(), **options)
-    for x, y in batches(steps):
-        optimizer.zero_grad()
-        loss_of(net, x, y).backward()
-        optimizer.step()
-    return net
-
-
-def assert_same_weights(net: torch.nn.Module, reference: torch.nn.Module) -> None:
-    for parameter, right in zip(net.parameters(), reference.parameters(), strict=True):
-        assert (parameter - right).abs().max() < 1e-9
-
-
-def wrap(net: torch.nn.Module, **options: object) -> torch.optim.Optimizer:
-    return hvd.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), **SGD),
-        named_parameters=net.named_parameters(),
-        **options,
-    )
+from parallel.training import (
+    SGD,
+    assert_same_weights,
+    batches,
+    loss_of,
+    model,
+    shard,
+    train_whole,
+    wrap,
+)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -99,6 +99,7 @@ def DistributedOptimizer(
     reducer.group(lists)
     attributes |= {"_reducer": reducer, "_options": options, "_communicates": communicates}
     attributes |= {"_should_synchronize": True, "_synchronized": False}
+    attributes |= {"_reduced_for_scaler": False}
     return _wrap(optimizer, DistributedGradients, attributes)
 
 

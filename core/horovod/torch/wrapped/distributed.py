@@ -71,6 +71,7 @@ class DistributedGradients(Wrapped):
     """A wrapped optimizer whose gradients are reduced; see ``DistributedOptimizer``."""
 
     _options: Options
+    _reduced_for_scaler: bool
     _reducer: Reducer
     _should_synchronize: bool
     _synchronized: bool
@@ -104,8 +105,8 @@ class DistributedGradients(Wrapped):
             closure: Recomputes the loss; its gradients are reduced, too.
             **arguments: What the wrapped class's own ``step`` takes.
         """
-        if self._should_synchronize:
-            if self._synchronized:
+        if self._should_synchronize and not self._is_reduced_for_scaler():
+            if self._synchronized and not self._reducer.pending:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
                     "optimizer.synchronize(): the gradients are reduced a second time. Use "
@@ -118,8 +119,27 @@ class DistributedGradients(Wrapped):
                 self._reducer.finish(only_started=True)
                 closure = self._synchronizing(closure)
         result = super().step(closure, **arguments)
-        self._synchronized = False
+        self._synchronized = self._reduced_for_scaler = False
         return result
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """**Collective.** Whether ``step()`` itself unscales gradients; waits for them.
+
+        torch's GradScaler asks this in its ``step`` before it looks at the gradients, which must be
+        reduced then. It may skip our ``step()``.
+        """
+        if self._should_synchronize and (self._reducer.pending or not self._synchronized):
+            self.synchronize()
+            self._reduced_for_scaler = True
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supports: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = supports
+
+    def _is_reduced_for_scaler(self) -> bool:
+        return self._reduced_for_scaler and not self._reducer.pending
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """**Local.** Reset the gradients, with torch's own signature.
