@@ -1,8 +1,7 @@
 """Start and end of the runtime, and the questions that scripts ask: rank, size, build.
 
-``init`` is the only place that reads the environment, starts MPI and creates the engine. Every
-rank parses its settings first; then one unconditional allgather carries values or errors, so that
-either all ranks go on or all ranks raise the same error.
+``init`` is the only place that starts MPI; how all ranks agree and make the engine is in
+``horovod.starting``.
 """
 
 from __future__ import annotations
@@ -14,46 +13,40 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from horovod import _engine, mpi, timeline
 from horovod.launch import singleton_error
-from horovod.settings import LOG_LEVELS, RankReport, Settings, find_error, read_settings
+from horovod.settings import Settings
+from horovod.starting import Job, Start, Tuner, start_job
 
 logger = logging.getLogger("horovod")
 
 
-class Tuner(Protocol):
-    """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.autotuning`` provides it."""
-
-    def prepare(
-        self, settings: Settings, topology: mpi.Topology, mpi_version: str
-    ) -> Mapping[str, Any] | None:
-        """**Rank 0 only.** Start, before the engine exists; ValueError when the job cannot tune.
-
-        Returns what all ranks start with, as {parameter name: value}; None: what they were given.
-        """
-
-    def attach(self, engine: _engine.Engine) -> None:
-        """**Local.** The engine runs."""
-
-    def finish(self) -> None:
-        """**Local.** The job shuts down; bounded in time, never raises."""
-
-    def forget(self) -> None:
-        """**Local.** This is a forked child: let go of everything and end nothing."""
-
-
-@dataclass
-class _Job:
-    """What lives from ``init`` to ``shutdown``."""
-
-    engine: _engine.Engine
-    topology: mpi.Topology
-    settings: Settings
-    tuner: Tuner | None
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+"""What scripts import, from here, ``horovod.torch`` or ``horovod.torch.mpi_ops``."""
 
 
 @dataclass
@@ -61,12 +54,11 @@ class _Process:
     """What lives as long as the process."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
-    job: _Job | None = None
+    job: Job | None = None
     mpi: Any = None
     owns_mpi: bool = False
     exit_comm: Any = None
     engine_failed: bool = False
-    init_began_ns: int = 0
     forked: bool = False
 
 
@@ -78,26 +70,32 @@ def init(comm: object = None, process_sets: object = None, *, tuner: Tuner | Non
 
     Args:
         comm: None (all ranks), a list of world ranks, or an mpi4py communicator (duplicated).
-        process_sets: Only None or an empty list in this version.
+        process_sets: None, a list of process sets (or of rank lists), the same on all ranks, or
+            "dynamic"; sets may be added and removed later in any case.
         tuner: The autotuner; None for none.
 
     Raises:
         ValueError: A setting is wrong, or the ranks disagree on one; the same error on every rank.
         RuntimeError: No MPI, a wrong launcher, a forked child, or the ranks do not connect.
-        NotImplementedError: ``process_sets`` is given.
     """
     with _process.lock:
         if _process.job is not None:
             return
         _refuse_forked()
-        if process_sets:
-            raise NotImplementedError("hvd.init(process_sets=...) is not supported in this version")
-        _process.init_began_ns = time.monotonic_ns()
+        began_ns = time.monotonic_ns()
         _start_mpi()
         communicator = mpi.job_communicator(_process.mpi, comm)
         if _process.exit_comm is None:
             _process.exit_comm = communicator.Dup()
-        _process.job = _start_job(communicator, tuner)
+        _process.job = start_job(
+            Start(
+                mpi=_process.mpi,
+                communicator=communicator,
+                process_sets=process_sets,
+                tuner=tuner,
+                init_began_ns=began_ns,
+            )
+        )
 
 
 def shutdown() -> None:
@@ -106,6 +104,8 @@ def shutdown() -> None:
         if _process.job is None or _process.forked:
             return
         job, _process.job = _process.job, None
+        for process_set in job.process_sets.values():
+            process_set.detach()
         if job.tuner is not None:
             job.tuner.finish()
         try:
@@ -123,37 +123,37 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """**Local.** Return the rank of this process, 0 <= rank < size. ValueError before ``init``."""
-    return _job().topology.rank
+    return job().topology.rank
 
 
 def size() -> int:
     """**Local.** Return the number of ranks. ValueError before ``init``."""
-    return _job().topology.size
+    return job().topology.size
 
 
 def local_rank() -> int:
     """**Local.** Return the rank among the ranks of this host. ValueError before ``init``."""
-    return _job().topology.local_rank
+    return job().topology.local_rank
 
 
 def local_size() -> int:
     """**Local.** Return the number of ranks on this host. ValueError before ``init``."""
-    return _job().topology.local_size
+    return job().topology.local_size
 
 
 def cross_rank() -> int:
     """**Local.** Return this host's index among those with this local rank. ValueError before."""
-    return _job().topology.cross_rank
+    return job().topology.cross_rank
 
 
 def cross_size() -> int:
     """**Local.** Return the number of hosts with this local rank. ValueError before ``init``."""
-    return _job().topology.cross_size
+    return job().topology.cross_size
 
 
 def is_homogeneous() -> bool:
     """**Local.** Return whether all hosts run equally many ranks. ValueError before ``init``."""
-    return _job().topology.homogeneous
+    return job().topology.homogeneous
 
 
 def engine() -> _engine.Engine:
@@ -164,7 +164,7 @@ def engine() -> _engine.Engine:
         RuntimeError: This is a forked child.
     """
     _refuse_forked()
-    return _job().engine
+    return job().engine
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
@@ -192,14 +192,19 @@ def stop_timeline() -> None:
     engine().stop_timeline()
 
 
+def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """**Local.** Return {id: sorted ranks} of the registered process sets (Horovod's name)."""
+    return engine().process_sets()
+
+
 def settings() -> Settings:
     """**Local.** Return the settings of this rank. ValueError before ``init``."""
-    return _job().settings
+    return job().settings
 
 
 def mpi_threads_supported() -> bool:
     """**Local.** Return whether MPI provides THREAD_MULTIPLE. ValueError before ``init``."""
-    _job()
+    job()
     return bool(_process.mpi.Query_thread() == _process.mpi.THREAD_MULTIPLE)
 
 
@@ -248,11 +253,12 @@ def rocm_built() -> bool:
     return False
 
 
-def _job() -> _Job:
-    job = _process.job
-    if job is None:
+def job() -> Job:
+    """**Local.** Return the running job. ValueError before ``init``."""
+    running = _process.job
+    if running is None:
         raise ValueError("Horovod has not been initialized; call hvd.init() first")
-    return job
+    return running
 
 
 def _refuse_forked() -> None:
@@ -272,121 +278,6 @@ def _start_mpi() -> None:
     wrong_launcher = singleton_error(_process.mpi.COMM_WORLD.size, os.environ)
     if wrong_launcher:
         raise RuntimeError(wrong_launcher)
-
-
-def _start_job(communicator: Any, tuner: Tuner | None) -> _Job:
-    topology, parsed, report = _read_own(communicator)
-    if tuner is not None and topology.rank == 0 and parsed is not None and not report.error:
-        report = _prepare_tuner(tuner, parsed, topology, report)
-    reports = mpi.gather_all(communicator, report)
-    error = find_error(reports)
-    try:
-        if error is not None or parsed is None:
-            communicator.Free()
-            raise ValueError(f"hvd.init(): {error}")
-        parsed = parsed.with_params(reports[0].start)
-        _warn_once(parsed, topology)
-        engine = _start_engine(communicator, topology, parsed)
-    except Exception:
-        if tuner is not None:
-            tuner.finish()
-        raise
-    if tuner is not None:
-        tuner.attach(engine)
-    return _Job(engine, topology, parsed, tuner)
-
-
-def _read_own(communicator: Any) -> tuple[mpi.Topology, Settings | None, RankReport]:
-    """Return topology, settings and this rank's report; only the topology communicates."""
-    host = os.environ.get("HOROVOD_HOSTNAME", "").strip() or None
-    topology = mpi.find_topology(_process.mpi, communicator, host)
-    try:
-        parsed = read_settings(os.environ)
-        _core(parsed, topology)
-    except ValueError as error:
-        return topology, None, RankReport({}, str(error))
-    wrong = mpi.thread_error(_process.mpi, topology.size) or mpi.library_error(
-        _engine.mpi_library(), mpi.library_path(_process.mpi)
-    )
-    return topology, parsed, RankReport(parsed.to_agree, wrong)
-
-
-def _prepare_tuner(
-    tuner: Tuner, parsed: Settings, topology: mpi.Topology, report: RankReport
-) -> RankReport:
-    _configure_logging(parsed)
-    try:
-        version = _process.mpi.Get_library_version().split(",")[0].strip()
-        start = tuner.prepare(parsed, topology, version)
-    except ValueError as error:
-        return RankReport(report.to_agree, str(error))
-    return RankReport(report.to_agree, start=start)
-
-
-def _core(parsed: Settings, topology: mpi.Topology) -> int:
-    """Return the core of this rank's engine thread, -1 for any."""
-    cores = parsed["HOROVOD_THREAD_AFFINITY"]
-    if not cores:
-        return -1
-    if topology.local_rank >= len(cores):
-        raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY: expected one core per local rank ({topology.local_size}), "
-            f"got {len(cores)}: {','.join(map(str, cores))}"
-        )
-    return int(cores[topology.local_rank])
-
-
-def _configure_logging(parsed: Settings) -> None:
-    """Show our messages on stderr, unless the script configured logging itself."""
-    level = LOG_LEVELS[parsed["HOROVOD_LOG_LEVEL"]]
-    names: Mapping[str, int] = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
-    logger.setLevel(names.get(level, getattr(logging, level.upper(), logging.WARNING)))
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("[horovod] %(message)s"))
-        logger.addHandler(handler)
-
-
-def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
-    """Say on rank 0 which settings have no effect."""
-    _configure_logging(parsed)
-    if topology.rank != 0:
-        return
-    for name in ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"):
-        alone = topology.local_size == 1 and topology.homogeneous
-        if parsed[name] and (topology.cross_size == 1 or alone):
-            place = "all ranks are on one host" if topology.cross_size == 1 else "one rank per host"
-            logger.warning("%s=1 has no effect: %s", name, place)
-
-
-def _start_engine(communicator: Any, topology: mpi.Topology, parsed: Settings) -> _engine.Engine:
-    """**Collective.** Create the engine on all ranks."""
-    options = _engine.Options()
-    options.params = _engine.Params(**parsed.params)
-    options.rank, options.size = topology.rank, topology.size
-    alone = topology.size == 1
-    options.host_of_rank = list(topology.hosts)
-    options.mpi_comm = 0 if alone else _process.mpi._handleof(communicator)
-    options.thread_affinity = _core(parsed, topology)
-    stall_check = not parsed["HOROVOD_STALL_CHECK_DISABLE"]
-    options.stall_warning_seconds = parsed["HOROVOD_STALL_CHECK_TIME_SECONDS"] * stall_check
-    options.stall_shutdown_seconds = parsed["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] * stall_check
-    options.log_level = parsed["HOROVOD_LOG_LEVEL"]
-    _set_timeline(options, communicator, parsed)
-    rendezvous = _engine.Rendezvous() if topology.rank == 0 and not alone else None
-    address = communicator.bcast(rendezvous.address if rendezvous else "", root=0)
-    return _engine.Engine(options, rendezvous, address)
-
-
-def _set_timeline(options: _engine.Options, communicator: Any, parsed: Settings) -> None:
-    """**Collective.** Rank 0's variable decides whether clocks are compared."""
-    path = parsed["HOROVOD_TIMELINE"]
-    began_ns = _process.init_began_ns
-    several = communicator.bcast(timeline.RANK in (path or ""), root=0)
-    clock = timeline.common_clock(communicator, began_ns) if several else None
-    options.timeline_path = timeline.file_of(path, options.rank)
-    options.timeline_mark_cycles = parsed["HOROVOD_TIMELINE_MARK_CYCLES"]
-    options.timeline_clock = (clock or timeline.own_clock(began_ns)).values
 
 
 def _at_exit() -> None:

@@ -157,6 +157,17 @@ VARIABLES: tuple[Variable, ...] = (
         agree=False,
     ),
     Variable(env="HOROVOD_THREAD_AFFINITY", parse=_cores, default=(), agree=False),
+    Variable(
+        env="HOROVOD_DISABLE_GROUP_FUSION",
+        parse=_switch("HOROVOD_DISABLE_GROUP_FUSION"),
+        default=False,
+    ),
+    Variable(
+        env="HOROVOD_DYNAMIC_PROCESS_SETS",
+        parse=_switch("HOROVOD_DYNAMIC_PROCESS_SETS"),
+        default=False,
+        agree=False,
+    ),
     Variable(env="HOROVOD_HOSTNAME", parse=str, agree=False),
     Variable(env="HOROVOD_TIMELINE", parse=str, agree=False),
     Variable(
@@ -242,11 +253,13 @@ class RankReport:
     """What one rank tells all others at init: its values that must agree, or its error.
 
     ``start`` of rank 0, if given, is what all ranks start with, as {parameter name: value}.
+    ``process_sets``: per set of ``hvd.init``, its ranks and whether they came from a communicator.
     """
 
     to_agree: Mapping[str, Any]
     error: str | None = None
     start: Mapping[str, Any] | None = None
+    process_sets: tuple[tuple[tuple[int, ...], bool], ...] = ()
 
 
 def find_error(reports: list[RankReport]) -> str | None:

@@ -77,8 +77,6 @@ def test_communicators_and_rank_lists(rank: int, size: int) -> None:
     hvd.shutdown()
     with pytest.raises(ValueError, match="expected None, a list of ranks"):
         hvd.init(comm="all")
-    with pytest.raises(NotImplementedError, match="process_sets"):
-        hvd.init(process_sets=[hvd.ProcessSet([0])])
     hvd.init()
     works()
 

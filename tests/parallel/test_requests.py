@@ -57,17 +57,6 @@ def test_scalars_cannot_be_gathered() -> None:
     hvd.barrier()
 
 
-def test_what_is_not_there_yet_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.allreduce(torch.ones(2), op=hvd.Adasum)
-    with pytest.raises(NotImplementedError, match="process sets"):
-        hvd.allreduce(torch.ones(2), process_set=hvd.ProcessSet([0]))
-    with pytest.raises(NotImplementedError, match="process sets"):
-        hvd.add_process_set([0])
-    with pytest.raises(AttributeError, match=r"alltoall is not supported in this version"):
-        _ = hvd.alltoall
-
-
 def test_wrong_reductions_are_refused() -> None:
     with pytest.raises(ValueError, match="expected Average"):
         hvd.allreduce(torch.ones(2), op=17)

@@ -1,70 +1,70 @@
 """Process sets: subsets of the ranks that communicate among themselves.
 
-Only ``global_process_set`` (all ranks) exists in this version; everything else says so.
+All ranks of the job make and remove a set together, members or not. ``process_set=`` of a
+collective then restricts it to the members.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from horovod import basics
+from horovod import _engine, basics
+from horovod.common.exceptions import HorovodInternalError
+from horovod.process_set import ProcessSet, global_process_set
 
-_NOT_YET = (
-    "process sets other than hvd.global_process_set are not supported in this version: "
-    "leave out process_set, process_sets and add_process_set"
-)
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 
-class ProcessSet:
-    """A set of ranks.
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """**Collective** over all ranks of the job. Register a process set and return it.
 
     Args:
-        ranks: Global ranks; None stands for all ranks of the job.
+        process_set: A set that is not registered, or its global ranks; the same on all ranks.
 
-    Attributes:
-        process_set_id: 0 for the global set; None before initialisation.
-        ranks: Sorted global ranks; None for the global set before ``hvd.init()``.
+    Raises:
+        ValueError: Unsuitable ranks, a set that is registered already or has the ranks of one
+            that is, or ``hvd.init()`` was not called.
+        NotImplementedError: A set that was made from a communicator.
+        HorovodInternalError: The ranks ask for different sets, or a rank has joined.
     """
-
-    def __init__(self, ranks: Sequence[int] | None = None) -> None:
-        if ranks is not None and not all(isinstance(rank, int) for rank in ranks):
-            raise ValueError(f"ProcessSet: expected a sequence of global ranks, got {ranks!r}")
-        self._ranks = None if ranks is None else sorted(ranks)
-        self.process_set_id: int | None = None
-
-    @property
-    def ranks(self) -> list[int] | None:
-        """**Local.** Sorted global ranks of the set."""
-        if self._ranks is None and basics.is_initialized():
-            return list(range(basics.size()))
-        return self._ranks
-
-    def size(self) -> int | None:
-        """**Local.** Return the number of ranks in the set, None before ``hvd.init()``."""
-        return len(self.ranks or ()) if basics.is_initialized() else None
-
-    def rank(self) -> int | None:
-        """**Local.** Return this process's rank within the set, None before ``hvd.init()``.
-
-        Raises:
-            ValueError: This process is not in the set.
-        """
-        if not basics.is_initialized():
-            return None
-        if not self.included():
-            raise ValueError(f"rank {basics.rank()} is not in the process set {self.ranks}")
-        return (self.ranks or []).index(basics.rank())
-
-    def included(self) -> bool | None:
-        """**Local.** Return whether this process is in the set, None before ``hvd.init()``."""
-        return basics.rank() in (self.ranks or ()) if basics.is_initialized() else None
-
-    def __repr__(self) -> str:
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+    basics.engine()  # refuses a forked child
+    job = basics.job()
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        raise ValueError(f"add_process_set: {process_set!r} is registered already")
+    if process_set.mpi_comm is not None:
+        raise NotImplementedError(
+            "add_process_set: a set that was made from a communicator must be passed to "
+            "hvd.init(process_sets=[...]); later sets are made from ranks"
+        )
+    try:
+        job.register(process_set, process_set.ranks or ())
+    except _engine.InvalidRequest as error:
+        raise ValueError(str(error)) from None
+    except _engine.EngineError as error:
+        raise HorovodInternalError(str(error)) from None
+    return process_set
 
 
-global_process_set = ProcessSet()
-global_process_set.process_set_id = 0
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """**Collective** over all ranks of the job. Forget a process set; it may be added again later.
+
+    Returns:
+        False when there was nothing to remove: the global set, one that is not registered, or
+        ``hvd.init()`` was not called.
+
+    Raises:
+        HorovodInternalError: Operations of the set are in flight, the ranks name different sets, or
+            a rank has joined.
+    """
+    if not basics.is_initialized() or not process_set.process_set_id:
+        return False
+    try:
+        basics.job().unregister(process_set)
+    except (_engine.InvalidRequest, _engine.EngineError) as error:
+        raise HorovodInternalError(str(error)) from None
+    return True
 
 
 def require_global(process_set: ProcessSet) -> None:
@@ -74,23 +74,4 @@ def require_global(process_set: ProcessSet) -> None:
         NotImplementedError: Another set.
     """
     if process_set is not global_process_set:
-        raise NotImplementedError(_NOT_YET)
-
-
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Not supported in this version.
-
-    Raises:
-        NotImplementedError: Always.
-    """
-    raise NotImplementedError(_NOT_YET)
-
-
-def remove_process_set(process_set: ProcessSet) -> bool:
-    """Return False for the global set, which cannot be removed.
-
-    Raises:
-        NotImplementedError: Another set: not supported in this version.
-    """
-    require_global(process_set)
-    return False
+        raise NotImplementedError("only the global process set is supported here")

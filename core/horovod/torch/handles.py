@@ -20,20 +20,24 @@ class Operation:
 
     Args:
         engine: The engine that has it.
-        kept: Tensors that must stay alive until it is complete.
-
-    Attributes:
         handles: The engine's handles.
+        kept: What must stay alive until it is complete: usually (input, output).
         finish: Returns the result once all of it is complete.
     """
 
     __slots__ = ("engine", "finish", "handles", "kept")
 
-    def __init__(self, engine: _engine.Engine, kept: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        engine: _engine.Engine,
+        handles: list[int],
+        kept: tuple[Any, ...],
+        finish: Callable[[Operation], Any],
+    ) -> None:
         self.engine = engine
+        self.handles = handles
         self.kept = kept
-        self.finish: Callable[[], Any] = _nothing
-        self.handles: list[int] = []
+        self.finish = finish
 
     def poll(self) -> bool:
         """**Local.** Return whether all of it is complete or failed."""
@@ -61,10 +65,6 @@ class Operation:
             self.engine.release(handle)
         self.handles.clear()
         self.kept = ()
-
-
-def _nothing() -> None:
-    """Return the result of an operation without one."""
 
 
 _operations: dict[int, Operation] = {}
@@ -122,7 +122,7 @@ def synchronize(handle: int) -> Any:
         abandon(operation)
         raise
     try:
-        return operation.finish()
+        return operation.finish(operation)
     finally:
         operation.release()
         autotuning.tick()

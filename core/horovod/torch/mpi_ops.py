@@ -1,85 +1,12 @@
 """Horovod's module path for the collectives and the rank functions; scripts import from here."""
 
-from horovod.basics import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    rank,
-    size,
-)
-from horovod.common.process_sets import global_process_set
-from horovod.torch.differentiable import (
-    allgather,
-    allreduce,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-)
-from horovod.torch.operations import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    allgather_async,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    barrier,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather_async,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    poll,
-    synchronize,
-)
+from horovod import basics as _basics
+from horovod.basics import *  # noqa: F403
+from horovod.common import process_sets as _process_sets
+from horovod.common.process_sets import *  # noqa: F403
+from horovod.torch import operations as _operations
+from horovod.torch.operations import *  # noqa: F403
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "cross_rank",
-    "cross_size",
-    "global_process_set",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "poll",
-    "rank",
-    "size",
-    "synchronize",
-]
+__all__ = [*_process_sets.__all__]
+__all__ += _basics.__all__
+__all__ += _operations.__all__

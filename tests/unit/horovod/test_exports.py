@@ -78,8 +78,12 @@ def test_before_init_every_question_is_a_value_error() -> None:
 
 
 def test_what_is_not_there_yet_says_so() -> None:
-    for name in ("alltoall", "join", "SyncBatchNorm", "elastic"):
-        with pytest.raises(AttributeError, match=f"{name} is not supported in this version"):
-            getattr(hvd, name)
+    with pytest.raises(AttributeError, match="SyncBatchNorm is not supported in this version"):
+        _ = hvd.SyncBatchNorm
+    for call in (hvd.elastic.run, hvd.elastic.TorchState, hvd.elastic.ElasticSampler):
+        with pytest.raises(NotImplementedError, match="jobs have a fixed size"):
+            call(None)
+    with pytest.raises(AttributeError, match="jobs have a fixed size"):
+        _ = hvd.elastic.ObjectState
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = hvd.nonsense

@@ -1,0 +1,261 @@
+"""How a job starts: every rank reads its settings, all agree, the engine is made.
+
+Every rank parses its settings first; then one unconditional allgather carries values or errors, so
+that either all ranks go on or all ranks raise the same error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from horovod import _engine, mpi, timeline
+from horovod.process_set import (
+    ProcessSet,
+    agree_static_sets,
+    global_process_set,
+    read_static_sets,
+    requested_ranks,
+)
+from horovod.settings import LOG_LEVELS, RankReport, Settings, find_error, read_settings
+
+logger = logging.getLogger("horovod")
+
+
+class Tuner(Protocol):
+    """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.autotuning`` provides it."""
+
+    def prepare(
+        self, settings: Settings, topology: mpi.Topology, mpi_version: str
+    ) -> Mapping[str, Any] | None:
+        """**Rank 0 only.** Start, before the engine exists; ValueError when the job cannot tune.
+
+        Returns what all ranks start with, as {parameter name: value}; None: what they were given.
+        """
+
+    def attach(self, engine: _engine.Engine) -> None:
+        """**Local.** The engine runs."""
+
+    def finish(self) -> None:
+        """**Local.** The job shuts down; bounded in time, never raises."""
+
+    def forget(self) -> None:
+        """**Local.** This is a forked child: let go of everything and end nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a job is started with.
+
+    Attributes:
+        mpi: The module ``mpi4py.MPI``.
+        communicator: All ranks of the job; the engine owns it afterwards.
+        process_sets: As the script gave them to ``hvd.init``.
+        tuner: The autotuner; None for none.
+        init_began_ns: When ``hvd.init`` was called (time.monotonic_ns).
+    """
+
+    mpi: Any
+    communicator: Any
+    process_sets: object
+    tuner: Tuner | None
+    init_began_ns: int
+
+
+@dataclass
+class Job:
+    """What lives from ``init`` to ``shutdown``. ``process_sets``: the registered ones, by id."""
+
+    engine: _engine.Engine
+    topology: mpi.Topology
+    settings: Settings
+    tuner: Tuner | None
+    process_sets: dict[int, ProcessSet] = field(default_factory=dict)
+
+    def register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
+        """**Collective.** Make a process set of ``ranks`` in the engine.
+
+        Raises:
+            InvalidRequest: The engine refuses the ranks.
+            EngineError: The ranks of the job disagree, a rank died or the engine was shut down.
+        """
+        number = self._complete(self.engine.add_process_set(list(ranks)))
+        process_set.attach(number, sorted(ranks), self.topology.rank)
+        self.process_sets[number] = process_set
+
+    def unregister(self, process_set: ProcessSet) -> None:
+        """**Collective.** Remove a process set from the engine; errors as ``register``."""
+        number = process_set.process_set_id or 0
+        self._complete(self.engine.remove_process_set(number))
+        self.process_sets.pop(number, process_set).detach()
+
+    def _complete(self, handle: int) -> int:
+        try:
+            self.engine.wait(handle)
+            return self.engine.process_set_id(handle)
+        finally:
+            self.engine.release(handle)
+
+
+def start_job(start: Start) -> Job:
+    """**Collective.** Agree on the settings, start the tuner and the engine, make process sets.
+
+    Raises:
+        ValueError: A setting is wrong, or the ranks disagree; the same error on every rank.
+        RuntimeError: The ranks do not connect.
+    """
+    communicator, tuner = start.communicator, start.tuner
+    topology, parsed, report, sets = _read_own(start)
+    if tuner is not None and topology.rank == 0 and parsed is not None and not report.error:
+        report = _prepare_tuner(start, tuner, parsed, topology, report)
+    reports = mpi.gather_all(communicator, report)
+    try:
+        error, agreed_sets = _agree(reports)
+        if error is not None or parsed is None:
+            communicator.Free()
+            raise ValueError(f"hvd.init(): {error}")
+        parsed = parsed.with_params(reports[0].start)
+        _warn_once(parsed, topology)
+        engine = _start_engine(start, topology, parsed)
+    except Exception:
+        if tuner is not None:
+            tuner.finish()
+        raise
+    if tuner is not None:
+        tuner.attach(engine)
+    job = Job(engine, topology, parsed, tuner)
+    _make_process_sets(job, sets, agreed_sets)
+    return job
+
+
+def _agree(reports: list[RankReport]) -> tuple[str | None, list[list[tuple[int, ...]]]]:
+    """Return what is wrong, or None, and the process sets to be made; equal on every rank."""
+    error = find_error(reports)
+    if error is not None:
+        return error, []
+    try:
+        return None, agree_static_sets([report.process_sets for report in reports])
+    except ValueError as wrong:
+        return str(wrong), []
+
+
+def _make_process_sets(
+    job: Job, own: Sequence[ProcessSet], agreed: Sequence[Sequence[tuple[int, ...]]]
+) -> None:
+    """**Collective.** Make the ``agreed`` sets, one or several for each of our ``own``."""
+    rank, size = job.topology.rank, job.topology.size
+    global_process_set.attach(0, range(size), rank)
+    job.process_sets[0] = global_process_set
+    for process_set, choices in zip(own, agreed, strict=True):
+        for ranks in choices:
+            mine = len(choices) == 1 or rank in ranks
+            job.register(process_set if mine else ProcessSet(ranks), ranks)
+
+
+def _read_own(
+    start: Start,
+) -> tuple[mpi.Topology, Settings | None, RankReport, Sequence[ProcessSet]]:
+    """Return topology, settings, this rank's report and its process sets.
+
+    Only the topology communicates.
+    """
+    host = os.environ.get("HOROVOD_HOSTNAME", "").strip() or None
+    topology = mpi.find_topology(start.mpi, start.communicator, host)
+    try:
+        parsed = read_settings(os.environ)
+        _core(parsed, topology)
+        sets = read_static_sets(start.process_sets)
+        ranks = tuple(
+            (requested_ranks(each, start.mpi, start.communicator), each.mpi_comm is not None)
+            for each in sets
+        )
+    except ValueError as error:
+        return topology, None, RankReport({}, str(error)), ()
+    wrong = mpi.thread_error(start.mpi, topology.size) or mpi.library_error(
+        _engine.mpi_library(), mpi.library_path(start.mpi)
+    )
+    report = RankReport(parsed.to_agree, wrong, process_sets=ranks)
+    return topology, parsed, report, sets
+
+
+def _prepare_tuner(
+    start: Start, tuner: Tuner, parsed: Settings, topology: mpi.Topology, report: RankReport
+) -> RankReport:
+    _configure_logging(parsed)
+    try:
+        version = start.mpi.Get_library_version().split(",")[0].strip()
+        first = tuner.prepare(parsed, topology, version)
+    except ValueError as error:
+        return replace(report, error=str(error))
+    return replace(report, start=first)
+
+
+def _core(parsed: Settings, topology: mpi.Topology) -> int:
+    """Return the core of this rank's engine thread, -1 for any."""
+    cores = parsed["HOROVOD_THREAD_AFFINITY"]
+    if not cores:
+        return -1
+    if topology.local_rank >= len(cores):
+        raise ValueError(
+            f"HOROVOD_THREAD_AFFINITY: expected one core per local rank ({topology.local_size}), "
+            f"got {len(cores)}: {','.join(map(str, cores))}"
+        )
+    return int(cores[topology.local_rank])
+
+
+def _configure_logging(parsed: Settings) -> None:
+    """Show our messages on stderr, unless the script configured logging itself."""
+    level = LOG_LEVELS[parsed["HOROVOD_LOG_LEVEL"]]
+    names: Mapping[str, int] = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
+    logger.setLevel(names.get(level, getattr(logging, level.upper(), logging.WARNING)))
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[horovod] %(message)s"))
+        logger.addHandler(handler)
+
+
+def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
+    """Say on rank 0 which settings have no effect."""
+    _configure_logging(parsed)
+    if topology.rank != 0:
+        return
+    for name in ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"):
+        alone = topology.local_size == 1 and topology.homogeneous
+        if parsed[name] and (topology.cross_size == 1 or alone):
+            place = "all ranks are on one host" if topology.cross_size == 1 else "one rank per host"
+            logger.warning("%s=1 has no effect: %s", name, place)
+
+
+def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _engine.Engine:
+    """**Collective.** Create the engine on all ranks."""
+    options = _engine.Options()
+    options.params = _engine.Params(**parsed.params)
+    options.rank, options.size = topology.rank, topology.size
+    alone = topology.size == 1
+    options.host_of_rank = list(topology.hosts)
+    options.mpi_comm = 0 if alone else start.mpi._handleof(start.communicator)
+    options.thread_affinity = _core(parsed, topology)
+    stall_check = not parsed["HOROVOD_STALL_CHECK_DISABLE"]
+    options.stall_warning_seconds = parsed["HOROVOD_STALL_CHECK_TIME_SECONDS"] * stall_check
+    options.stall_shutdown_seconds = parsed["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] * stall_check
+    options.log_level = parsed["HOROVOD_LOG_LEVEL"]
+    if hasattr(options, "disable_group_fusion"):  # until the engine has it
+        options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
+    _set_timeline(options, start, parsed)
+    rendezvous = _engine.Rendezvous() if topology.rank == 0 and not alone else None
+    address = start.communicator.bcast(rendezvous.address if rendezvous else "", root=0)
+    return _engine.Engine(options, rendezvous, address)
+
+
+def _set_timeline(options: _engine.Options, start: Start, parsed: Settings) -> None:
+    """**Collective.** Rank 0's variable decides whether clocks are compared."""
+    path = parsed["HOROVOD_TIMELINE"]
+    communicator, began_ns = start.communicator, start.init_began_ns
+    several = communicator.bcast(timeline.RANK in (path or ""), root=0)
+    clock = timeline.common_clock(communicator, began_ns) if several else None
+    options.timeline_path = timeline.file_of(path, options.rank)
+    options.timeline_mark_cycles = parsed["HOROVOD_TIMELINE_MARK_CYCLES"]
+    options.timeline_clock = (clock or timeline.own_clock(began_ns)).values

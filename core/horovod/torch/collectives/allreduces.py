@@ -1,0 +1,286 @@
+"""Allreduce: every rank gets the reduction of all ranks' tensors.
+
+The gradient of an allreduce by Average, Sum or Adasum is the same allreduce of the gradient. With
+Min, Max and Product it is the derivative itself (Horovod returns the Min, Max or Product of the
+gradients, which is none); equal extremes share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod.process_set import ProcessSet, global_process_set
+from horovod.torch.collectives import request
+from horovod.torch.collectives.reduce_ops import (
+    ENGINE_NAMES,
+    Adasum,
+    Average,
+    How,
+    Max,
+    Min,
+    Product,
+    Sum,
+    resolve_op,
+)
+from horovod.torch.collectives.request import synchronous
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.handles import synchronize
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+]
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """**Collective.** Start reducing ``tensor`` over all ranks; return a handle.
+
+    Args:
+        tensor: Any shape, the same shape and type on all ranks.
+        average: Deprecated: True means ``op=Average``, False ``op=Sum``.
+        name: Name of the operation, the same on all ranks.
+        op: Average (default), Sum, Adasum, Min, Max or Product.
+        prescale_factor: Factor before the reduction.
+        postscale_factor: Factor after it.
+        process_set: Its members take part.
+
+    Raises:
+        ValueError: Unsuitable tensor, both ``op`` and ``average``, this rank is not in the process
+            set, Adasum over a number of ranks that is no power of two, or the name is in flight
+            already.
+    """
+    op = resolve_op(op, average)
+    request.check(tensor)
+    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    return _start(tensor, torch.empty_like(tensor, requires_grad=False), how)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """**Collective.** As ``allreduce_async``, in place."""
+    op = resolve_op(op, average)
+    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    return _start(tensor, tensor, how)
+
+
+allreduce_ = synchronous(
+    "allreduce_", allreduce_async_, "Reduce ``tensor`` over all ranks in place and return it"
+)
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """**Collective.** As ``allreduce_async`` for several tensors under one handle."""
+    op = resolve_op(op, average)
+    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    return _start_group(tensors, None, how)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """**Collective.** As ``grouped_allreduce_async``, in place."""
+    op = resolve_op(op, average)
+    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    return _start_group(tensors, tensors, how)
+
+
+grouped_allreduce_ = synchronous(
+    "grouped_allreduce_",
+    grouped_allreduce_async_,
+    "Reduce several tensors over all ranks in place and return them",
+)
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """**Collective.** Return the reduction of ``tensor`` over all ranks; differentiable.
+
+    Args:
+        tensor: As ``allreduce_async``, and so are the others.
+        average: Deprecated.
+        name: Name of the operation.
+        compression: How floating-point tensors travel.
+        op: The reduction.
+        prescale_factor: Factor before it.
+        postscale_factor: Factor after it.
+        process_set: Its members take part.
+
+    Raises:
+        ValueError: As ``allreduce_async``.
+        HorovodInternalError: The ranks disagree, a rank died, or the engine was shut down.
+    """
+    op = resolve_op(op, average)
+    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    compressed, context = compression.compress(tensor)
+    if request.wants_gradient([compressed]):
+        reduced = request.apply(_Allreduce, how, compressed)
+    else:
+        reduced = reduce(compressed, how)
+    return compression.decompress(reduced, context)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """**Collective.** As ``allreduce`` for several tensors at once; differentiable."""
+    op = resolve_op(op, average)
+    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    compressed = [pair[0] for pair in pairs]
+    if request.wants_gradient(compressed):
+        reduced = request.apply(_Allreduce, how, *compressed)
+        reduced = [reduced] if len(pairs) == 1 else reduced
+    else:
+        reduced = reduce_group(compressed, how)
+    return [
+        compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, pairs, strict=True)
+    ]
+
+
+def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
+    """**Collective.** Return the reduction of ``tensor``, without autograd."""
+    request.check(tensor)
+    result: torch.Tensor = synchronize(
+        _start(tensor, torch.empty_like(tensor, requires_grad=False), how)
+    )
+    return result
+
+
+def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor]:
+    """**Collective.** Return the reductions of ``tensors``, without autograd."""
+    result: list[torch.Tensor] = synchronize(_start_group(tensors, None, how))
+    return result
+
+
+def _start(tensor: torch.Tensor, output: torch.Tensor, how: How) -> int:
+    return request.start_one(
+        "allreduce",
+        how.name,
+        tensor,
+        output,
+        how.process_set,
+        request.result_output,
+        reduce_op=ENGINE_NAMES[how.op],
+        prescale=how.prescale,
+        postscale=how.postscale,
+    )
+
+
+def _start_group(
+    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None, how: How
+) -> int:
+    tensors = list(tensors)
+    for tensor in tensors:
+        request.check(tensor)
+    return request.start_group(
+        "allreduce",
+        how.name,
+        tensors,
+        request.outputs_like(tensors) if outputs is None else list(outputs),
+        how.process_set,
+        request.result_output,
+        reduce_op=ENGINE_NAMES[how.op],
+        prescale=how.prescale,
+        postscale=how.postscale,
+    )
+
+
+class _Allreduce(torch.autograd.Function):
+    """One tensor, or a group."""
+
+    @staticmethod
+    def forward(ctx: Any, how: How, *tensors: torch.Tensor) -> Any:
+        ctx.how = how._replace(name=request.gradient_name(how.name))
+        if how.op in (Min, Max, Product):
+            ctx.save_for_backward(*tensors)
+        reduced = [reduce(tensors[0], how)] if len(tensors) == 1 else reduce_group(tensors, how)
+        return reduced[0] if len(tensors) == 1 else tuple(reduced)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        how: How = ctx.how
+        dense = [gradient.contiguous() for gradient in gradients]
+        if how.op in (Min, Max, Product):
+            total = reduce_group(dense, how._replace(op=Sum, prescale=1.0, postscale=1.0))
+            pairs = zip(ctx.saved_tensors, total, strict=True)
+            return (None, *(_derivative(*pair, i, how) for i, pair in enumerate(pairs)))
+        if len(dense) == 1:
+            return None, reduce(dense[0], how)
+        return (None, *reduce_group(dense, how))
+
+
+def _derivative(tensor: torch.Tensor, gradient: torch.Tensor, index: int, how: How) -> torch.Tensor:
+    """**Collective.** Return ``gradient`` times d(reduction)/d(this rank's tensor)."""
+    from horovod.torch.collectives.allgathers import gather
+
+    name = None if how.name is None else f"{how.name}.{index}"
+    rows = gather(tensor.detach().unsqueeze(0), name, how.process_set).requires_grad_()
+    with torch.enable_grad():
+        scaled = rows * how.prescale
+        reduced = {
+            Min: lambda: scaled.amin(0),
+            Max: lambda: scaled.amax(0),
+            Product: lambda: scaled.prod(0),
+        }[how.op]() * how.postscale
+    (derivative,) = torch.autograd.grad(reduced, rows, gradient)
+    return derivative[how.process_set.rank()]
