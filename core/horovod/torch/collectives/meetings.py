@@ -45,6 +45,7 @@ def join(device: int = -1) -> int:
 
 def _start(operation: str, set_number: int, finish: Any) -> int:
     engine = basics.engine()
+    how: dict[str, Any] = {"process_set": set_number} if set_number else {}
     try:
         handle = engine.enqueue(
             operation=operation,
@@ -54,7 +55,7 @@ def _start(operation: str, set_number: int, finish: Any) -> int:
             shape=(),
             dtype="uint8",
             named=False,
-            **({"process_set": set_number} if set_number else {}),
+            **how,
         )
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None
