@@ -1,0 +1,114 @@
+"""A simulated job: steps with the noise that real ones have, under a policy's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.signal import lfilter
+from surfaces import FloatArray, Surface
+
+from autotune.trial import CommParams
+
+CV, CORRELATION = 0.05, 0.3
+SLOW_EVERY, SLOW_FACTOR = 200, 3.0
+CHUNK = 4096
+
+
+class Noise:
+    """Factors around 1: CV 5 %, lag-1 autocorrelation 0.3, one in 200 three times slower."""
+
+    def __init__(self, rng: np.random.Generator, cv: float) -> None:
+        self._rng, self._cv = rng, cv
+        self._last = float(rng.standard_normal())
+        self._factors: FloatArray = np.empty(0)
+
+    def take(self, count: int) -> FloatArray:
+        while len(self._factors) < count:
+            self._factors = np.concatenate([self._factors, self._more()])
+        taken, self._factors = self._factors[:count], self._factors[count:]
+        return taken
+
+    def _more(self) -> FloatArray:
+        white = self._rng.standard_normal(CHUNK) * np.sqrt(1 - CORRELATION**2)
+        start = np.array([CORRELATION * self._last])
+        correlated, _ = lfilter([1.0], [1.0, -CORRELATION], white, zi=start)
+        self._last = float(correlated[-1])
+        slow = self._rng.random(CHUNK) < 1 / SLOW_EVERY
+        factors = np.maximum(1 + self._cv * correlated, 0.2)
+        result: FloatArray = np.where(slow & (self._cv > 0), SLOW_FACTOR * factors, factors)
+        return result
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One job under a policy; the policy sees noisy steps only, the bench the truth.
+
+    Attributes:
+        surface: What is tuned.
+        cv: Noise of a step.
+        steps: Steps made so far.
+        now_us: Time since the start.
+        params: The setting in force.
+        changes: (step from which on, setting) in force.
+        recommendations: (step, setting that the policy would keep from there on).
+        abandoned: (step, excess time in us) of every abandoned trial, one step each.
+    """
+
+    surface: Surface
+    rng: np.random.Generator
+    cv: float = CV
+    steps: int = 0
+    now_us: float = 0.0
+    params: CommParams = field(default_factory=CommParams)
+    changes: list[tuple[int, CommParams]] = field(default_factory=list)
+    recommendations: list[tuple[int, CommParams]] = field(default_factory=list)
+    abandoned: list[tuple[int, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._noise = Noise(self.rng, self.cv)
+        self._position = 0
+        self._left = 0
+        self.changes.append((0, self.params))
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(size for _, size in self.surface.operations)
+
+    def put(self, params: CommParams) -> None:
+        """Have ``params`` in force from the next step on."""
+        if params != self.params:
+            self.params, self._left = params, 0
+            self.changes.append((self.steps, params))
+
+    def recommend(self, params: CommParams) -> None:
+        """Note what the policy would keep if the job ended now."""
+        if not self.recommendations or self.recommendations[-1][1] != params:
+            self.recommendations.append((self.steps, params))
+
+    def run(self, count: int) -> FloatArray:
+        """Make steps and return their times ``(count,)`` in microseconds."""
+        truth = self.surface.truth(self.params)
+        if truth.trace is None:
+            times = truth.step_us * self._noise.take(count)
+        else:
+            times = np.array([self._next_of(truth.trace) for _ in range(count)])
+        self.steps += count
+        self.now_us += float(times.sum())
+        return times
+
+    def exposed_us(self, step_us: float) -> float:
+        """What of a step of this time the training thread waited for communication."""
+        truth = self.surface.truth(self.params)
+        if truth.trace is None:
+            return truth.exposed_us * step_us / truth.step_us
+        return max(0.0, step_us - (truth.step_us - truth.exposed_us))
+
+    def _next_of(self, trace: FloatArray) -> float:
+        block = self.surface.block
+        if self._left == 0:
+            self._position = block * int(self.rng.integers(max(1, len(trace) // block)))
+            self._left = block
+        value = float(trace[self._position % len(trace)])
+        self._position, self._left = self._position + 1, self._left - 1
+        return value

@@ -1,0 +1,127 @@
+"""Ours: the real ``autotune.tuner.Tuner``, driven as the service and the runtime drive it.
+
+Time is simulated, and with it what the real one costs: records travel every 50 ms, a planned
+setting is known ``FIRST_PLAN_S`` or ``PLAN_S`` after it was asked for, and a change takes effect
+one step after it was sent.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+
+import numpy as np
+from job import Job
+
+from autotune.events import Event, Identified, Plan
+from autotune.protocol import Apply, Done, Settings, StepRecord
+from autotune.storage.contract import Fresh
+from autotune.trial import Certificate, CommParams, Sample, SampleKind, Trial, TrialState
+from autotune.tuner import Tuner
+from policies.ending import Ending
+
+DRAIN_US = 50_000.0
+FIRST_PLAN_S, PLAN_S = 2.5, 0.4
+"""Measured: importing scikit-optimize takes 1.3-1.8 s, an ask 0.25 s, both at lowest priority."""
+MOST_STEPS = 20_000
+TRAINING = 7
+
+
+class Driver:
+    """One tuning run."""
+
+    def __init__(self, job: Job, seed: int) -> None:
+        self._job = job
+        self._tuner = Tuner(
+            settings=Settings(seed=seed), seed=seed, size=job.surface.size, inert=job.surface.inert
+        )
+        self._epoch = 0
+        self._applies: collections.deque[tuple[int, Apply]] = collections.deque()
+        self._plan: tuple[float, Plan] | None = None
+        self._plans = 0
+        self._records: list[StepRecord] = []
+        self._drained_us = 0.0
+        self._trials = self._windows = 0
+        self._certificate: Certificate | None = None
+        self._done: Done | None = None
+
+    def run(self) -> Ending:
+        self._job.recommend(self._job.params)
+        self._take(self._tuner.open())
+        while self._done is None and self._job.steps < MOST_STEPS:
+            self._step()
+        while self._applies:
+            self._put(self._applies.popleft()[1])
+        if self._done is None:
+            return Ending(
+                params=self._job.params, trials=self._trials, windows=self._windows, finished=False
+            )
+        params = CommParams.from_dict(self._done.params)
+        self._job.recommend(params)
+        certified = self._certificate is not None and self._done.certified
+        gain = self._certificate.gain if certified and self._certificate else 0.0
+        return Ending(params=params, trials=self._trials, windows=self._windows, gain=gain)
+
+    def _step(self) -> None:
+        while self._applies and self._applies[0][0] <= self._job.steps:
+            self._put(self._applies.popleft()[1])
+        number = self._job.steps
+        time_us = float(self._job.run(1)[0])
+        record = StepRecord(
+            step=number,
+            count=1,
+            duration_us=time_us,
+            payload_bytes=self._job.payload_bytes,
+            exposed_us=self._job.exposed_us(time_us),
+            epoch=self._epoch,
+            signature=TRAINING,
+        )
+        self._records.append(record)
+        if self._job.now_us - self._drained_us >= DRAIN_US:
+            self._drained_us = self._job.now_us
+            records, self._records = self._records, []
+            self._take(self._tuner.observe(records))
+        if self._plan is not None and self._job.now_us >= self._plan[0]:
+            plan, self._plan = self._plan[1], None
+            self._take(self._tuner.accept(plan))
+
+    def _put(self, message: Apply) -> None:
+        self._epoch = message.epoch
+        self._job.put(CommParams.from_dict(message.params))
+        if message.incumbent is not None:
+            self._job.recommend(CommParams.from_dict(message.incumbent))
+
+    def _take(self, events: list[Event]) -> None:
+        for event in events:
+            self._take_one(event)
+        work = self._tuner.work()
+        if work is not None:
+            latency = PLAN_S if self._plans else FIRST_PLAN_S
+            self._plans += 1
+            self._plan = (self._job.now_us + 1e6 * latency, work())
+
+    def _take_one(self, event: Event) -> None:
+        match event:
+            case Apply():
+                self._applies.append((self._job.steps + 1, event))
+            case Identified():
+                self._take(self._tuner.begin(self._job.surface.operations, Fresh()))
+            case Trial():
+                self._trials += 1
+                if event.state is TrialState.ABANDONED:
+                    surface = self._job.surface
+                    excess = surface.truth(event.params).step_us - surface.default_us
+                    self._job.abandoned.append((self._job.steps, max(0.0, excess)))
+            case Sample(kind=SampleKind.CERTIFY):
+                self._windows += 1
+            case Certificate():
+                self._certificate = event
+            case Done():
+                self._done = event
+
+
+def run(job: Job, rng: np.random.Generator) -> Ending:
+    """Tune ``job`` to the end."""
+    ending = Driver(job, int(rng.integers(2**31))).run()
+    assert ending.gain is None or math.isfinite(ending.gain)
+    return ending
