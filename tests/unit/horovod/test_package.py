@@ -25,7 +25,9 @@ def test_the_original_in_the_same_environment_is_refused(monkeypatch: pytest.Mon
         horovod._refuse_the_original()
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "tensorflow.keras", "keras", "mxnet"])
+@pytest.mark.parametrize(
+    "name", ["tensorflow", "tensorflow.keras", "keras", "mxnet", "spark", "spark.torch", "ray"]
+)
 def test_other_front_ends_say_that_they_are_not_there(name: str) -> None:
     code = f"import horovod.{name}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

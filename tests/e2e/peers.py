@@ -1,0 +1,66 @@
+"""Ranks that go wrong for the e2e tests: python peers.py WHAT FOLDER
+
+Every rank leaves FOLDER/pid-R once the job runs, and FOLDER/error-R with what it was told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import horovod.torch as hvd
+
+
+def train(folder: Path) -> None:
+    """Steps for ever; the error that ends them is written down."""
+    try:
+        while True:
+            hvd.allreduce(torch.ones(100), name="step")
+    except hvd.HorovodInternalError as error:
+        write(folder / f"error-{hvd.rank()}", f"{time.time()} {error}")
+        raise
+
+
+def skip(folder: Path) -> None:
+    """The last rank never calls "skipped"."""
+    for _ in range(3):  # "cached" is known to all by then
+        hvd.allreduce(torch.ones(3), name="cached")
+    write(folder / f"begin-{hvd.rank()}", str(time.time()))
+    if hvd.rank() == hvd.size() - 1:
+        time.sleep(30)
+        return
+    handles = [hvd.allreduce_async(torch.ones(3), name=name) for name in ("skipped", "cached")]
+    try:
+        hvd.synchronize(handles[0])
+    except hvd.HorovodInternalError as error:
+        write(folder / f"error-{hvd.rank()}", f"{time.time()} {error}")
+        raise
+
+
+def fork(folder: Path) -> None:
+    """Children that end like scripts, with all that runs at the end of an interpreter."""
+    for how in (sys.exit, lambda code: os.kill(os.getpid(), signal.SIGTERM)):
+        child = os.fork()
+        if child == 0:
+            how(0)
+        os.waitpid(child, 0)
+        assert torch.equal(hvd.allreduce(torch.ones(3)), torch.ones(3))
+    write(folder / f"done-{hvd.rank()}", "")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that is there as a whole or not at all."""
+    path.with_suffix(".part").write_text(text)
+    path.with_suffix(".part").rename(path)
+
+
+if __name__ == "__main__":
+    hvd.init()
+    own_folder = Path(sys.argv[2])
+    write(own_folder / f"pid-{hvd.rank()}", str(os.getpid()))
+    {"train": train, "skip": skip, "fork": fork}[sys.argv[1]](own_folder)

@@ -1,0 +1,93 @@
+"""A rank that dies or hangs: the job ends, in seconds, and those who are left know why."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.commands import Commands, wait_until
+
+PEERS = Path(__file__).with_name("peers.py")
+LAUNCHERS = {
+    "mpirun": ["mpirun", "-n", "3", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"],
+    "horovodrun": ["horovodrun", "-np", "3"],
+}
+
+
+def pids(folder: Path) -> list[int]:
+    files = [folder / f"pid-{rank}" for rank in range(3)]
+    wait_until(lambda: all(file.exists() for file in files), 40)
+    return [int(file.read_text()) for file in files]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_rank_ends_the_job_and_the_others_know_which(
+    launcher: str, commands: Commands
+) -> None:
+    process = commands.start(*LAUNCHERS[launcher], sys.executable, PEERS, "train", commands.folder)
+    victim = pids(commands.folder)[1]
+    time.sleep(0.5)
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - killed < 10
+    assert process.returncode != 0
+    for survivor in (0, 2):
+        text = (commands.folder / f"error-{survivor}").read_text()
+        assert re.search(r"rank 1 ended its process .*\(seen on rank [02] of 3\)", text)
+    if launcher == "horovodrun":
+        assert process.returncode == 128 + signal.SIGKILL
+        assert "rank 1 on" in err
+
+
+def test_an_interrupt_in_a_wait_ends_the_job(commands: Commands) -> None:
+    process = commands.start(*LAUNCHERS["mpirun"], sys.executable, PEERS, "skip", commands.folder)
+    waiting = pids(commands.folder)[0]
+    wait_until(lambda: (commands.folder / "begin-0").exists())
+    time.sleep(1)
+    begun = time.monotonic()
+    os.kill(waiting, signal.SIGINT)
+    _, err = process.communicate(timeout=40)
+    assert time.monotonic() - begun < 10
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in err
+
+
+def test_forked_children_that_end_leave_the_job_alone(commands: Commands) -> None:
+    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "fork", commands.folder]
+    result = commands.run(*words, limit_s=60)
+    assert result.returncode == 0, result.stderr
+    assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))
+
+
+@pytest.fixture
+def stalled(commands: Commands) -> tuple[str, dict[int, tuple[float, str]], float, int]:
+    """V6: stderr, {rank: (time, error)}, when the skipping began, exit code."""
+    times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3"}
+    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "skip", commands.folder]
+    process = commands.start(*words, **times)
+    _, err = process.communicate(timeout=60)
+    errors = {}
+    for rank in (0, 1):
+        when, text = (commands.folder / f"error-{rank}").read_text().split(" ", 1)
+        errors[rank] = (float(when), text)
+    begun = max(float((commands.folder / f"begin-{r}").read_text()) for r in (0, 1))
+    return err, errors, begun, process.returncode
+
+
+def test_a_skipped_tensor_is_named_with_its_missing_ranks_and_ends_the_job(
+    stalled: tuple[str, dict[int, tuple[float, str]], float, int],
+) -> None:
+    err, errors, begun, code = stalled
+    for name in ("skipped", "cached"):
+        assert re.search(rf"'allreduce\.{name}' has waited 1 s for rank 2 .*skip it", err), err
+    assert code != 0
+    for when, text in errors.values():
+        assert re.search(r"'allreduce\.(skipped|cached)' has waited 3 s for rank 2 \(of 3\)", text)
+        assert when - begun > 2.5
