@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from horovod import autotuning, basics
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.operations import Adasum, Average, Product
 from horovod.torch.wrapped.adasum import AdasumDeltas

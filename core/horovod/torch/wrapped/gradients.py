@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.process_sets import ProcessSet
+from horovod.process_set import ProcessSet
 from horovod.torch import handles, operations
 from horovod.torch.compression import Compression, Compressor
 
@@ -91,7 +91,8 @@ class Gradient:
             return torch.zeros_like(like)
         rows, shape = self._sparse_dim, like.shape
         indices = torch.empty((rows, 0), dtype=torch.int64, device=like.device)
-        return torch.sparse_coo_tensor(indices, like.new_empty((0, *shape[rows:])), shape)
+        values = like.new_empty((0, *shape[rows:]))
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)
 
 
 class Group:
@@ -122,8 +123,7 @@ class Group:
         for member in self.members:
             tensor = member.outgoing(options)
             if tensor.is_sparse:
-                collectives: Any = operations
-                wait = collectives.sparse_allreduce_async(
+                wait = operations.sparse_allreduce_async(
                     tensor, name=member.name, op=options.op, process_set=options.process_set
                 )
                 self._waits.append(([member], wait))
