@@ -49,6 +49,7 @@ class Surface:
         kind: ``SIMULATED`` or ``MEASURED``; never mixed in a report.
         operations: (operation, bytes) of a step's collectives.
         size, hosts: Ranks, and hosts.
+        gpu: Whether GPUs communicate.
         block: Consecutive steps of a trace that are resampled together.
         truth_of: The truth under a setting; slow, so ``truth`` remembers.
         cells: Settings of the oracle's grid.
@@ -61,6 +62,7 @@ class Surface:
     hosts: int
     truth_of: Callable[[CommParams], Truth]
     cells: Sequence[CommParams]
+    gpu: bool = False
     block: int = 1
     _known: dict[CommParams, Truth] = field(default_factory=dict)
     _oracle: Truth | None = None
@@ -178,6 +180,7 @@ def _simulated(
         size=hosts * lanes,
         hosts=hosts,
         truth_of=truth_of,
+        gpu=cluster.ring,
         cells=oracle_grid(len(elements), sum(step.sizes), hosts=hosts, gathers=gathers > 0),
     )
 
@@ -187,7 +190,6 @@ def _simulated(
 CLIP = 3.0
 """Measured steps beyond this multiple of their setting's median are cut to it: other jobs ran on
 the machine, and the noise to be withstood has steps three times slower."""
-FEWEST_SAMPLES = 6
 
 
 def measured() -> list[Surface]:
@@ -199,9 +201,11 @@ def measured() -> list[Surface]:
 
 def _measured(grid: grids.Grid) -> Surface:
     settings = list(grid.cells)
+    traces = [_clipped(np.array(samples) * 1000) for samples in grid.cells.values()]
+    levels = shrunk(settings, traces)
     truths = {
-        params: _truth_of_trace(np.array(samples) * 1000, grid.workload.compute_us)
-        for params, samples in grid.cells.items()
+        params: _truth(trace * level / midmean(trace), level, grid.workload.compute_us)
+        for params, trace, level in zip(settings, traces, levels, strict=True)
     }
     places = np.array([_place(params) for params in settings])
     kinds = np.array([_kind(params) for params in settings])
@@ -223,12 +227,59 @@ def _measured(grid: grids.Grid) -> Surface:
     )
 
 
-def _truth_of_trace(samples: FloatArray, compute_us: float) -> Truth:
-    """The midmean (mean of the middle half) is the truth: it ignores what other jobs did."""
-    trace = np.minimum(samples, CLIP * float(np.median(samples)))
+def _clipped(samples: FloatArray) -> FloatArray:
+    return np.minimum(samples, CLIP * float(np.median(samples)))
+
+
+def _truth(trace: FloatArray, level: float, compute_us: float) -> Truth:
+    return Truth(step_us=level, exposed_us=max(0.0, level - compute_us), trace=trace)
+
+
+def midmean(trace: FloatArray) -> float:
+    """Return the mean of the middle half: it ignores what other jobs on the machine did."""
     low, high = len(trace) // 4, len(trace) - len(trace) // 4
-    step = float(np.mean(np.sort(trace)[low:high]))
-    return Truth(step_us=step, exposed_us=max(0.0, step - compute_us), trace=trace)
+    return float(np.mean(np.sort(trace)[low:high]))
+
+
+def shrunk(settings: Sequence[CommParams], traces: Sequence[FloatArray]) -> FloatArray:
+    """Return the level ``(n,)`` of each setting in microseconds: its trace's, without its luck.
+
+    A minimum over many noisy cells is mostly luck. So log midmeans are shrunk towards a sum of
+    effects (threshold, cycle time, booleans; thresholds apart for each level of the hierarchy),
+    the more the less the cells' own scatter lets be believed of their distance to it.
+
+    Source: James and Stein (1961), Estimation with quadratic loss, in its usual empirical form.
+    """
+    values = np.log([midmean(trace) for trace in traces])
+    errors = np.array([1.2 * _scatter(trace) / math.sqrt(len(trace)) for trace in traces])
+    design = _effects(settings)
+    fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    left = values - fitted
+    spare = max(1, len(values) - int(np.linalg.matrix_rank(design)))
+    between = max(0.0, float(left @ left) / spare - float(np.mean(errors**2)))
+    weights = between / (between + errors**2)
+    result: FloatArray = np.exp(fitted + weights * left)
+    return result
+
+
+def _scatter(trace: FloatArray) -> float:
+    """Return the robust standard deviation of the log times."""
+    logs = np.log(trace)
+    return 1.4826 * float(np.median(np.abs(logs - np.median(logs)))) + 1e-3
+
+
+def _effects(settings: Sequence[CommParams]) -> FloatArray:
+    """Return one column per effect, 0 or 1."""
+    keys = [
+        [
+            ("size", p.fusion_threshold_bytes, p.hierarchical_allreduce),
+            ("cycle", p.cycle_time_ms),
+            ("cache", p.cache_capacity == 0),
+        ]
+        for p in settings
+    ]
+    every = sorted({key for row in keys for key in row}, key=str)
+    return np.array([[float(key in row) for key in every] for row in keys])
 
 
 def _place(params: CommParams) -> FloatArray:

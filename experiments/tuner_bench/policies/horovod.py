@@ -5,7 +5,8 @@ with four fixed first points and 21 evaluations; a sample is 5 scores of 10 step
 of which the median counts; 3 samples of warm-up at 4 MiB and 5 ms; a Gaussian process on raw MiB
 and ms with one length scale, noise 0.8^2 on standardised scores, refitted at each proposal from
 (1, 1); expected improvement with xi 0.01 over the best posterior mean; the highest single reading
-of all wins. The default is never read. Booleans that a job cannot use are explored all the same.
+of all wins. The default is never read. On CPUs (MPI) hierarchical allreduce stays off; other
+booleans are explored even where a job cannot use them.
 The 25 restarts of the acquisition's maximisation are replaced by looking at 2,000 random points
 and polishing the best one.
 """
@@ -36,9 +37,10 @@ XI = 0.01
 CANDIDATES = 2000
 
 
-def blocks() -> Iterator[tuple[bool, bool, bool]]:
+def blocks(*, gpu: bool) -> Iterator[tuple[bool, bool, bool]]:
     """Yield (hierarchical allreduce, hierarchical allgather, cache) in the order of exploration."""
-    for cache, gather, reduce in itertools.product((False, True), repeat=3):
+    both = (False, True)
+    for cache, gather, reduce in itertools.product(both, both, both if gpu else (False,)):
         yield reduce, gather, cache
 
 
@@ -142,7 +144,7 @@ def run(job: Job, rng: np.random.Generator) -> Ending:
     job.put(first)
     job.recommend(first)
     job.run(WARMUP_SAMPLES * (STEPS * SCORES + 1))
-    for flags in blocks():
+    for flags in blocks(gpu=job.surface.gpu):
         search = Block(rng)
         while not search.is_over:
             x = search.ask()
