@@ -5,11 +5,35 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autotune.protocol import StepRecord
 from autotune.scoring import Reading, step_us
 
 FAR = 2.0
 """Steps beyond this multiple of what is typical for their setting are charged as typical ones."""
+ADVANCE_STEPS = 200
+"""A job is taken to last at least so many steps: what they may lose can be spent before them."""
+STOP_RATIO = 5.0
+"""A step slower than the default by this factor ends a trial in the runtime itself, at once."""
+STEPS_BEFORE_STOP = {STOP_RATIO: 1.0, 3.0: 3.0, 2.0: 4.0, 1.3: 6.0, 1.15: 8.0}
+"""About how many steps a trial makes before it is abandoned, by its step time over the default's;
+below the last of them it may fill its window."""
+
+
+def price_steps(ratios: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Return what trials lose, in steps of the default, by step times ``(m,)`` over the default's.
+
+    Args:
+        ratios: Predicted step times over the default's.
+        window: Steps of a whole trial.
+    """
+    steps = np.full(ratios.shape, float(window))
+    for ratio in sorted(STEPS_BEFORE_STOP):
+        steps[ratios >= ratio] = min(STEPS_BEFORE_STOP[ratio], window)
+    result: NDArray[np.float64] = np.maximum(ratios - 1, 0.0) * steps
+    return result
 
 
 def typical_us(records: Sequence[StepRecord]) -> float:
@@ -40,8 +64,8 @@ def charge_us(records: Sequence[StepRecord], default_us: float) -> float:
 class Account:
     """Books every training step against the default.
 
-    ``allowance_us = share x (time of all steps under the default) - time lost``; steps under a
-    setting faster than the default pay back.
+    ``allowance_us = share x (time of all steps under the default) - time lost``, where a job counts
+    as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay back.
     """
 
     def __init__(self, share: float) -> None:
@@ -74,7 +98,13 @@ class Account:
     @property
     def allowance_us(self) -> float:
         """Time that exploring may still lose; negative: overdrawn."""
-        return self._share * self._default_us * self._steps - self.lost_us
+        steps = max(self._steps, ADVANCE_STEPS)
+        return self._share * self._default_us * steps - self.lost_us
+
+    @property
+    def allowance_steps(self) -> float:
+        """The allowance in steps of the default."""
+        return self.allowance_us / self._default_us if self._default_us > 0 else 0.0
 
     @property
     def _default_us(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autotune.bayes import Proposal
@@ -39,13 +40,15 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the present window is read for."""
+    """What the present window is read for; ``rival_us``: step time of the incumbent."""
 
     kind: SampleKind
     trial_id: int
     params: CommParams
     window: Window
     pair: int | None = None
+    rival_us: float = math.inf
+    limit_us: float = math.inf
 
 
 def sample(task: Task, reading: Reading) -> Sample:

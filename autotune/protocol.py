@@ -69,6 +69,7 @@ class Settings:
     noise: float | None = None
     budget: float = 0.05
     seed: int | None = None
+    prior: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +147,21 @@ class Apply:
 
     ``incumbent`` is the best setting known so far (None: the job's starting values): should the
     service die, the runtime goes on with it, not with the setting that happened to be under trial.
+    When a step of this epoch waits longer than ``limit_us`` for communication, the runtime puts
+    ``incumbent`` in force itself, as ``epoch + 1``; the service comes to the same conclusion.
     """
 
     epoch: int
     params: Mapping[str, Any]
     incumbent: Mapping[str, Any] | None = None
+    limit_us: float | None = None
+
+
+def is_beyond(change: Apply, record: StepRecord) -> bool:
+    """Return whether ``record`` is a step of ``change`` that waited longer than its limit."""
+    limit = change.limit_us
+    same = record.epoch == change.epoch and record.count == 1
+    return limit is not None and same and record.exposed_us > limit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,14 @@ SLOW_RATIO = 1.2
 """A step is *slow* beyond both: 5 robust standard deviations and 20 % above the median."""
 SLOW_SHARE = 0.2
 """Slow steps are dropped only up to this share; more often, being slow is what the setting does."""
-HOPELESS_RATIO = {1: 3.0, 2: 2.0, 4: 1.3}
-"""Slower than the default by this factor in the latest 1, 2, 4 steps proves a setting hopeless."""
+HOPELESS_AT_ONCE = 3.0
+"""Slower than the default by this factor, waiting: one step proves a setting hopeless."""
+SURE = 3.5
+"""Standard errors by which a setting must be slower than its rival to be abandoned."""
+LEAST_MARGIN = 0.03
+CORRELATED = 1.86
+"""Variance of a mean of successive steps over that of independent ones, ``(1 + r) / (1 - r)``, for
+a lag-1 autocorrelation ``r`` of 0.3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,7 @@ class Reading:
         exposed_us: Time the training thread waited for communication in them.
         score: bytes/us; higher is better; 0 if it cannot be computed.
         slow_steps: Steps that were dropped as slow.
+        spread: Robust standard deviation of one step's time, as a share of it.
     """
 
     steps: int
@@ -46,6 +53,7 @@ class Reading:
     exposed_us: float
     score: float
     slow_steps: int
+    spread: float = 0.0
 
     @property
     def step_us(self) -> float:
@@ -56,6 +64,11 @@ class Reading:
     def exposed_share(self) -> float:
         """Share of the time that the training thread waited for communication."""
         return min(1.0, self.exposed_us / self.duration_us) if self.duration_us > 0 else 0.0
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the score, as a share of it, from the spread of the steps."""
+        return self.spread * math.sqrt(CORRELATED / self.steps) if self.steps else 0.0
 
 
 def headroom(default: Reading) -> float:
@@ -75,14 +88,18 @@ def step_us(record: StepRecord) -> float:
     return record.duration_us / record.count
 
 
-def slow_mask(durations: np.ndarray) -> np.ndarray:
-    """Return which of the step times ``(n,)`` are slow: an evaluation, a checkpoint, a hiccup.
+def robust_deviation(durations: np.ndarray) -> float:
+    """Return the robust standard deviation of step times ``(n,)``.
 
-    Source: the robust standard deviation is 1.4826 x the median absolute deviation, Rousseeuw and
-    Croux (1993), Alternatives to the median absolute deviation, section 1.
+    Source: 1.4826 x the median absolute deviation, Rousseeuw and Croux (1993), Alternatives to the
+    median absolute deviation, section 1.
     """
-    middle = float(np.median(durations))
-    sigma = 1.4826 * float(np.median(np.abs(durations - middle)))
+    return 1.4826 * float(np.median(np.abs(durations - np.median(durations))))
+
+
+def slow_mask(durations: np.ndarray) -> np.ndarray:
+    """Return which of the step times ``(n,)`` are slow: an evaluation, a checkpoint, a hiccup."""
+    middle, sigma = float(np.median(durations)), robust_deviation(durations)
     slow: np.ndarray = durations > max(middle + SLOW_SIGMA * sigma, SLOW_RATIO * middle)
     return slow if slow.sum() <= max(1.0, SLOW_SHARE * len(durations)) else np.zeros_like(slow)
 
@@ -93,7 +110,8 @@ def read(records: Sequence[StepRecord]) -> Reading:
         return Reading(
             steps=0, duration_us=0.0, payload_bytes=0, exposed_us=0.0, score=0.0, slow_steps=0
         )
-    slow = slow_mask(np.array([step_us(record) for record in records]))
+    times = np.array([step_us(record) for record in records])
+    slow = slow_mask(times)
     kept = [record for record, drop in zip(records, slow, strict=True) if not drop]
     duration = sum(record.duration_us for record in kept)
     payload = sum(record.payload_bytes for record in kept)
@@ -105,6 +123,7 @@ def read(records: Sequence[StepRecord]) -> Reading:
         exposed_us=sum(record.exposed_us for record in kept),
         score=score if math.isfinite(score) else 0.0,
         slow_steps=sum(record.count for record, drop in zip(records, slow, strict=True) if drop),
+        spread=robust_deviation(times) / float(np.median(times)),
     )
 
 
@@ -119,6 +138,7 @@ def pool(readings: Sequence[Reading]) -> Reading:
         exposed_us=sum(reading.exposed_us for reading in readings),
         score=payload / duration if duration > 0 else 0.0,
         slow_steps=sum(reading.slow_steps for reading in readings),
+        spread=float(np.mean([reading.spread for reading in readings])) if readings else 0.0,
     )
 
 
@@ -132,19 +152,21 @@ def is_stationary(times: Sequence[float]) -> bool:
     return len(times) >= 3 and min(times[-2:]) >= 0.97 * min(times[:-2])
 
 
-def is_hopeless(records: Sequence[StepRecord], *, default: Reading) -> bool:
-    """Return whether steps under a setting prove that it is far slower than the default.
+def is_hopeless(records: Sequence[StepRecord], *, default: Reading, rival_us: float) -> bool:
+    """Return whether steps under a setting prove that it is slower than ``rival_us`` a step.
 
-    The fastest of the latest steps decides, so single slow steps (one in a few hundred is three
-    times slower anyway) prove nothing. One step alone does only if it spent its excess waiting
-    for communication.
+    One step alone does only if it is far slower than the default and spent its excess waiting for
+    communication; of two the faster one counts, of more all but the slowest, so that single slow
+    steps (one in a few hundred is three times slower anyway) prove nothing.
     """
-    times = [step_us(record) for record in records]
-    for count, ratio in HOPELESS_RATIO.items():
-        if len(times) >= count and min(times[-count:]) > ratio * default.step_us:
-            if count > 1 or _waited(records[-1], default):
-                return True
-    return False
+    times = sorted(step_us(record) for record in records)
+    if not times:
+        return False
+    if len(times) == 1:
+        return times[0] > HOPELESS_AT_ONCE * default.step_us and _waited(records[0], default)
+    kept = times[:-1]
+    margin = SURE * default.spread * math.sqrt(CORRELATED / len(kept))
+    return sum(kept) / len(kept) > (1 + max(margin, LEAST_MARGIN)) * rival_us
 
 
 def _waited(record: StepRecord, default: Reading) -> bool:
@@ -193,4 +215,4 @@ class Window:
 
     def reading(self) -> Reading:
         """Return what the window shows so far."""
-        return read(self.records or self.judged)
+        return read(self.records or self.judged or self._settled)

@@ -193,6 +193,7 @@ class Service:
             size=hello.size,
             fixed=hello.fixed,
             inert=hello.inert,
+            hosts=hello.cross_size,
         )
         self._logs = LogKeeper.open(hello)
 

@@ -24,16 +24,19 @@ depends only on scores and the seed, never on when a plan arrives.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from autotune import messages
 from autotune.bayes import SearchSpace
-from autotune.budget import Account
+from autotune.budget import STOP_RATIO, Account, price_steps
 from autotune.certify import MOST_PAIRS, Comparison, no_certificate
 from autotune.events import Event, Identified, Plan, RunFinished, Task, sample
-from autotune.protocol import Apply, Done, Line, Progress, Settings, StepRecord
+from autotune.inforce import InForce
+from autotune.prior import PhysicsPrior
+from autotune.protocol import Done, Line, Progress, Settings, StepRecord
 from autotune.scoring import (
     SETTLE_STEPS,
     Reading,
@@ -41,6 +44,8 @@ from autotune.scoring import (
     headroom,
     is_hopeless,
     is_usable,
+    pool,
+    step_us,
 )
 from autotune.search import REREAD_EVERY, Search
 from autotune.space import Value
@@ -50,6 +55,12 @@ from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first
 
 WORTH_HAVING = 0.01
 """Gains below this are not worth tuning for."""
+
+
+STEPS_IN_FLIGHT = 2
+"""Steps that are still made under a setting after it was given up, at most."""
+MOST_RESTS = 60
+"""Windows in a row that wait for the budget, until exploring ends for want of it."""
 
 
 class Phase(enum.StrEnum):
@@ -77,6 +88,7 @@ class Tuner:
         size: int,
         fixed: Mapping[str, Value] | None = None,
         inert: Mapping[str, str] | None = None,
+        hosts: int = 1,
     ) -> None:
         """Prepare a run.
 
@@ -86,6 +98,7 @@ class Tuner:
             size: Ranks of the job.
             fixed: Parameters that the user set explicitly, with their values.
             inert: Parameters that cannot matter in this job, with the reason.
+            hosts: Hosts they are on.
 
         Raises:
             InvalidSettingError: A fixed value is outside its parameter's domain.
@@ -93,7 +106,7 @@ class Tuner:
         self.phase = Phase.WARMUP
         self.seed = seed
         self._settings = settings
-        self._size = size
+        self._size, self._hosts = size, hosts
         self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
         self._default = CommParams().with_values(self._fixed)
         self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
@@ -101,11 +114,12 @@ class Tuner:
         self._identifier = Identifier()
         self._warmup = Warmup(settings)
         self._account = Account(settings.budget)
-        self._epoch = 0
-        self._in_force = {0: self._default}
+        self._in_force = InForce(self._default)
         self._task: Task | None = None
         self._search: Search | None = None
         self._rest_allowance_us: float | None = None
+        self._rests = 0
+        self._operations: Sequence[tuple[str, int]] = ()
 
     # ---- what the driver calls ------------------------------------------------------------------
 
@@ -139,6 +153,7 @@ class Tuner:
             self._replay(start)
             return self._take_events()
         self.seed = start.seed if isinstance(start, Resume) else self.seed
+        self._operations = operations
         self._search = self._new_search(operations)
         if isinstance(start, Resume):
             self._search.carry_over(start)
@@ -218,7 +233,7 @@ class Tuner:
         is_training = record.signature == self._identifier.signature
         if self._search is None or self.phase is Phase.DONE or not is_training:
             return
-        is_default = self._in_force.get(record.epoch) == self._default
+        is_default = self._in_force.of(record.epoch) == self._default
         self._account.book(record, is_default=is_default)
         if is_usable(record):
             self._take(record, self._search)
@@ -234,19 +249,34 @@ class Tuner:
     def _read(self, record: StepRecord, task: Task, search: Search) -> None:
         task.window.add(record)
         is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
-        if is_trial and is_hopeless(task.window.judged, default=search.default):
+        if is_trial and self._is_lost(record, task, search):
             self._finish_task(task, search, TrialState.ABANDONED)
         elif task.window.is_full:
             self._finish_task(task, search, TrialState.COMPLETE)
 
+    def _is_lost(self, record: StepRecord, task: Task, search: Search) -> bool:
+        """Return whether a trial is to end before its window is full."""
+        if record.epoch != task.window.epoch:
+            return False
+        if record.count == 1 and record.exposed_us > task.limit_us:
+            return True
+        excess = step_us(record) - search.default.step_us
+        if excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess:
+            return True  # the steps that come before a change takes effect would overdraw it
+        return is_hopeless(task.window.judged, default=search.default, rival_us=task.rival_us)
+
     def _finish_task(self, task: Task, search: Search, state: TrialState) -> None:
         self._task = None
         reading = task.window.reading()
+        if state is TrialState.ABANDONED and (change := self._in_force.fall_back()) is not None:
+            self._events.append(change)
         if task.kind is SampleKind.CERTIFY:
             self._events.append(sample(task, reading))
             self._finish_arm(reading)
             return
         if task.params == self._default:
+            if not search.trials:
+                search.note_default(self._warmup.latest)
             search.add_default(reading)
             self._account.rebase(search.default)
         if task.kind is SampleKind.SEARCH:
@@ -260,15 +290,24 @@ class Tuner:
     def _explore(self, search: Search) -> None:
         """Read the default: as trial 0, or once more in a resumed run."""
         self.phase = Phase.EXPLORE
+        self._use_physics(search)
         kind = SampleKind.REREAD if search.trials else SampleKind.SEARCH
         self._run(self._default, kind=kind, trial_id=0)
         if not search.trials:
             search.request([self._default])
 
+    def _use_physics(self, search: Search) -> None:
+        readings = self._warmup.latest
+        if self._settings.prior and self._operations and readings:
+            prior = PhysicsPrior(
+                self._operations, self._default, pool(readings), size=self._size, hosts=self._hosts
+            )
+            search.expect(prior)
+
     def _finish_trial(
         self, task: Task, reading: Reading, search: Search, state: TrialState
     ) -> None:
-        trial = search.add_trial(task.params, score=reading.score, state=state)
+        trial = search.add_trial(task.params, reading=reading, state=state)
         text = messages.progress_text(
             trial,
             most=self._settings.max_samples,
@@ -284,19 +323,35 @@ class Tuner:
         if len(search.trials) == 1 and bound < WORTH_HAVING:
             reason = messages.headroom_reason(bound)
             self._finalise(search.trials[0], no_certificate(reason, bound=bound))
-        elif search.is_exhausted:
-            self._certify(search)
+        elif search.is_exhausted or self._rests >= MOST_RESTS:
+            self._read_contenders(search)
         elif search.plan is None:
             self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
             search.request()
-        elif self._account.allowance_us < 0:
-            self._rest(search)
         elif search.wants_default:
             self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
+        elif not self._can_pay(search.plan):
+            self._rest(search)
         else:
-            self._rest_allowance_us = None
+            self._rest_allowance_us, self._rests = None, 0
             params = search.take_proposal()
             self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
+
+    def _can_pay(self, plan: Plan) -> bool:
+        """Return whether the allowance covers the worst that the planned trial may cost."""
+        if plan.proposal is None:
+            return True
+        ratio, window = plan.proposal.worst_ratio, steps_per_sample(self._settings) + SETTLE_STEPS
+        price = float(price_steps(np.array([ratio]), window)[0])
+        return self._account.allowance_steps >= price
+
+    def _read_contenders(self, search: Search) -> None:
+        """Read the settings that may be the best once more, then compare the best one."""
+        trial = search.contender()
+        if trial is None:
+            self._certify(search)
+        else:
+            self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
 
     def _rest(self, search: Search) -> None:
         """Run one window that pays back what exploring has lost.
@@ -304,6 +359,7 @@ class Tuner:
         Under the incumbent; but where a window of it has paid nothing back, its lead was luck, and
         the default, which always pays, takes over until the next trial.
         """
+        self._rests += 1
         allowance, before = self._account.allowance_us, self._rest_allowance_us
         if before is None:
             self._rest_trial = search.best
@@ -352,13 +408,17 @@ class Tuner:
         self.phase = Phase.DONE
         text = messages.result_text(best, reason=reason, names=self._space.names)
         params = best.params.as_dict()
-        self._events.append(Done(epoch=self._epoch, params=params, certified=certified, text=text))
+        self._events.append(
+            Done(epoch=self._in_force.epoch, params=params, certified=certified, text=text)
+        )
 
     def _end_at_once(self, reason: str) -> None:
         self.phase = Phase.DONE
         params = self._default.as_dict()
         text = f"autotune: {reason}"
-        self._events.append(Done(epoch=self._epoch, params=params, certified=False, text=text))
+        self._events.append(
+            Done(epoch=self._in_force.epoch, params=params, certified=False, text=text)
+        )
 
     # ---- small tools ----------------------------------------------------------------------------
 
@@ -366,27 +426,37 @@ class Tuner:
     def _best(self) -> Trial | None:
         return self._search.best if self._search is not None and self._search.trials else None
 
-    def _put_in_force(self, params: CommParams) -> bool:
+    def _put_in_force(self, params: CommParams, *, limit_us: float | None = None) -> bool:
         """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
-        if self._in_force[self._epoch] == params:
-            return False
-        self._epoch += 1
-        self._in_force[self._epoch] = params
         best = self._best
-        known = best.params.as_dict() if best is not None else None
-        self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=known))
-        return True
+        known = best.params if best is not None else None
+        change = self._in_force.change(params, known=known, limit_us=limit_us)
+        if change is not None:
+            self._events.append(change)
+        return change is not None
 
     def _run(
         self, params: CommParams, *, kind: SampleKind, trial_id: int, pair: int | None = None
     ) -> None:
-        changed = self._put_in_force(params)
+        search, limit, rival = self._search, math.inf, math.inf
+        if search is not None and kind is SampleKind.SEARCH and trial_id > 0:
+            limit = STOP_RATIO * search.default.step_us
+            rival = search.default.step_us / (1 + search.incumbent.gain)
+        changed = self._put_in_force(params, limit_us=limit if math.isfinite(limit) else None)
         window = Window(
-            epoch=self._epoch,
+            epoch=self._in_force.epoch,
             steps=steps_per_sample(self._settings),
             settle=SETTLE_STEPS if changed else 0,
         )
-        self._task = Task(kind=kind, trial_id=trial_id, params=params, window=window, pair=pair)
+        self._task = Task(
+            kind=kind,
+            trial_id=trial_id,
+            params=params,
+            window=window,
+            pair=pair,
+            rival_us=rival,
+            limit_us=limit,
+        )
 
     def _say(self, text: str, *, level: str = "info") -> None:
         self._events.append(Line(text=text, level=level))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from autotune.protocol import Settings, StepRecord
-from autotune.scoring import Window, is_stationary
+from autotune.scoring import Reading, Window, is_stationary
 
 IDENTIFY_STEPS = 5
 DEFAULT_STEPS_PER_SAMPLE = 10
 TYPICAL_WINDOWS = 3
 MOST_WINDOWS = 20
+WINDOWS_KEPT = 2
 
 
 def steps_per_sample(settings: Settings) -> int:
@@ -55,7 +56,11 @@ class Identifier:
 
 
 class Warmup:
-    """Windows that are thrown away until the step time is stationary, or as many as wanted."""
+    """Windows that are thrown away until the step time is stationary, or as many as wanted.
+
+    Attributes:
+        latest: Readings of the latest windows of the default, which are stationary.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Start with an empty window of epoch 0."""
@@ -63,6 +68,7 @@ class Warmup:
         self._steps = steps_per_sample(settings)
         self._window = self._new_window()
         self._times: list[float] = []
+        self.latest: list[Reading] = []
 
     @property
     def is_over(self) -> bool:
@@ -75,7 +81,9 @@ class Warmup:
         """Take a usable record of the training signature."""
         self._window.add(record)
         if self._window.is_full:
-            self._times.append(self._window.reading().step_us)
+            reading = self._window.reading()
+            self.latest = [*self.latest, reading][-WINDOWS_KEPT:]
+            self._times.append(reading.step_us)
             self._window = self._new_window()
 
     def _new_window(self) -> Window:

@@ -17,7 +17,10 @@ def normal_density(z: FloatArray) -> FloatArray:
 
 def normal_distribution(z: FloatArray) -> FloatArray:
     """Return the standard normal distribution function at ``z (m,)``."""
-    return np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in z])
+    from scipy.special import ndtr
+
+    result: FloatArray = ndtr(z)
+    return result
 
 
 def expected_improvement(mean: FloatArray, std: FloatArray, best: float) -> FloatArray:

@@ -28,8 +28,9 @@ FloatArray = NDArray[np.float64]
 
 OFF_GAP = 0.1
 """Distance in the unit interval between "off" and the low end of a logarithmic range."""
-STEPS_PER_OCTAVE = 2
-STEPS_PER_DECADE = 10
+STEPS_PER_OCTAVE = 1
+STEPS_PER_DECADE = 5
+"""Finer grids only add near-duplicates: neighbours differ by less than readings can tell."""
 KIB = 1024
 
 
@@ -71,13 +72,13 @@ class Dimension:
 
 
 def log2_grid(low: float, high: float) -> list[int]:
-    """Return whole KiB in steps of 2**(1/2) from ``low`` to ``high`` bytes, ends included."""
+    """Return whole KiB in steps of an octave from ``low`` to ``high`` bytes, ends included."""
     count = round(math.log2(high / low) * STEPS_PER_OCTAVE)
     return [round(low / KIB * 2 ** (k / STEPS_PER_OCTAVE)) * KIB for k in range(count + 1)]
 
 
 def log10_grid(low: float, high: float) -> list[float]:
-    """Return ten values a decade from ``low`` to ``high``, rounded to two significant digits."""
+    """Return five values a decade from ``low`` to ``high``, rounded to two significant digits."""
     count = round(math.log10(high / low) * STEPS_PER_DECADE)
     return [float(f"{low * 10 ** (k / STEPS_PER_DECADE):.2g}") for k in range(count + 1)]
 

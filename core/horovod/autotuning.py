@@ -19,7 +19,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -78,6 +78,7 @@ class Session:
         self._progress = Progress(logger)
         self._start: dict[str, Any] = {}
         self._incumbent: Mapping[str, Any] | None = None
+        self._limited: protocol.Apply | None = None
         self._epoch = 0
         self._next_pump = 0.0
 
@@ -195,6 +196,7 @@ class Session:
             self._service.send(protocol.encode(message))
         if records:
             steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))
+            self._take_back(steps)
             self._service.send(protocol.encode(protocol.Steps(records=steps)), droppable=True)
         self._service.flush()
 
@@ -224,6 +226,7 @@ class Session:
                 self._refuse(text)
             case protocol.Apply():
                 self._incumbent = message.incumbent or self._incumbent
+                self._limited = message if message.limit_us is not None else None
                 self._propose(message.epoch, message.params)
             case protocol.Line(text=text, level=level):
                 self._progress.line(text, level)
@@ -252,6 +255,13 @@ class Session:
         if self._engine is not None and epoch > self._epoch:
             self._epoch = epoch
             self._engine.propose(epoch, _engine.Params(**params))
+
+    def _take_back(self, records: Sequence[protocol.StepRecord]) -> None:
+        """Put the incumbent in force again, at once, where a step on trial waited too long."""
+        limited = self._limited
+        if limited is not None and any(protocol.is_beyond(limited, one) for one in records):
+            self._limited = None
+            self._propose(limited.epoch + 1, limited.incumbent or self._start)
 
     def _read_until_end(self, deadline: float) -> None:
         while self._service is not None and not self._service.broken:

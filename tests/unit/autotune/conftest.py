@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.events import Event, Identified, RunFinished
-from autotune.protocol import Apply, Done, Settings, StepRecord
+from autotune.protocol import Apply, Done, Settings, StepRecord, is_beyond
 from autotune.storage.contract import Fresh, Start
 from autotune.trial import CommParams, Sample, Trial
 from autotune.tuner import Tuner
@@ -60,6 +60,7 @@ class Job:
     latency_steps: int = 1
     compute_ms: float = 50.0
     steps: int = 0
+    bad_steps: int = 0
     epoch: int = 0
     params: CommParams = field(default_factory=CommParams)
     events: list[Event] = field(default_factory=list)
@@ -68,6 +69,7 @@ class Job:
         self.rng = np.random.default_rng(1000 + self.seed)
         self._correlated = 0.0
         self._applies: list[tuple[int, Apply]] = []
+        self._limited: Apply | None = None
         self.spoil: Callable[[StepRecord], Sequence[StepRecord]] = lambda record: [record]
 
     def step_ms(self, params: CommParams) -> float:
@@ -81,6 +83,7 @@ class Job:
         if self.noise and self.rng.random() < 1 / 200:
             factor *= 3
         time_ms = self.step_ms(self.params) * factor
+        self.bad_steps += self.step_ms(self.params) > 5 * self.step_ms(CommParams())
         exposed_ms = self.surface(self.params) * factor
         self.steps += 1
         if self.evaluate_every and self.steps % self.evaluate_every == 0:
@@ -101,8 +104,20 @@ class Job:
         while self.done is None and self.steps < most_steps:
             while self._applies and self._applies[0][0] <= self.steps:
                 _, message = self._applies.pop(0)
+                if message.epoch <= self.epoch:
+                    continue
                 self.params, self.epoch = CommParams.from_dict(message.params), message.epoch
-            self._take(tuner, tuner.observe(self.spoil(self.step())), start or Fresh())
+                self._limited = message if message.limit_us is not None else None
+            record = self.step()
+            self._take_back(record)
+            self._take(tuner, tuner.observe(self.spoil(record)), start or Fresh())
+
+    def _take_back(self, record: StepRecord) -> None:
+        """What the runtime does by itself when a step waits too long."""
+        limited = self._limited
+        if limited is not None and is_beyond(limited, record):
+            self._limited = None
+            self.params, self.epoch = CommParams.from_dict(limited.incumbent), limited.epoch + 1
 
     def _take(self, tuner: Tuner, events: list[Event], start: Start) -> None:
         for event in events:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from autotune.budget import Account, charge_us
+from autotune.budget import ADVANCE_STEPS, STOP_RATIO, Account, charge_us, price_steps
 from autotune.protocol import StepRecord
 from autotune.scoring import read
 
@@ -28,14 +29,34 @@ def account(steps: int = 100) -> Account:
 
 
 def test_default_steps_earn_the_allowance():
-    assert account(100).allowance_us == pytest.approx(0.05 * 100 * 10_000)
+    assert account(400).allowance_us == pytest.approx(0.05 * 400 * 10_000)
+
+
+def test_a_young_job_may_spend_what_its_first_steps_will_earn():
+    assert account(10).allowance_us == pytest.approx(0.05 * ADVANCE_STEPS * 10_000)
+    assert account(10).allowance_steps == account(ADVANCE_STEPS).allowance_steps
 
 
 def test_slow_settings_use_it_up():
     opened = account(100)
-    for _ in range(6):
+    for _ in range(11):
         opened.book(record(20.0, epoch=1), is_default=False)
-    assert opened.lost_us == pytest.approx(60_000) and opened.allowance_us < 0
+    assert opened.lost_us == pytest.approx(110_000) and opened.allowance_us < 0
+
+
+def test_a_faster_setting_costs_nothing_and_a_slower_one_its_window():
+    assert price_steps(np.array([0.5, 1.0]), 12).tolist() == [0.0, 0.0]
+    assert price_steps(np.array([1.1]), 12)[0] == pytest.approx(1.2)
+
+
+def test_a_hopeless_setting_is_priced_by_the_steps_until_it_is_abandoned():
+    prices = price_steps(np.array([1.5, 2.5, 4.0, 10.0]), 12)
+    assert np.all(prices < 0.6 * np.array([0.5, 1.5, 3.0, 9.0]) * 12)
+    assert prices[-1] == pytest.approx(9.0) and STOP_RATIO < 10
+
+
+def test_a_trial_never_makes_more_steps_than_its_window():
+    assert price_steps(np.array([1.2]), 3)[0] == pytest.approx(0.6)
 
 
 def test_fast_settings_pay_back():

@@ -114,20 +114,50 @@ def test_falling_step_times_are_not_stationary():
     assert is_stationary([10.0, 10.2, 9.9])
 
 
+def hopeless(records: list[StepRecord], rival_ms: float = 10.0) -> bool:
+    return is_hopeless(records, default=DEFAULT, rival_us=1000 * rival_ms)
+
+
 def test_two_slow_steps_prove_a_setting_hopeless_but_one_hiccup_does_not():
-    assert is_hopeless(steps(25, 25), default=DEFAULT)
-    assert not is_hopeless([record(30, exposed=0.2)], default=DEFAULT)
-    assert not is_hopeless(steps(10, 30, 10), default=DEFAULT)
-    assert not is_hopeless(steps(*[12.5] * 10), default=DEFAULT)
+    assert hopeless(steps(25, 25))
+    assert not hopeless([record(30, exposed=0.2)])
+    assert not hopeless(steps(10, 30))
+    assert not hopeless(steps(10, 30, 10))
 
 
 def test_one_step_that_waits_for_communication_proves_it_at_once():
-    assert is_hopeless([record(50, exposed=0.95)], default=DEFAULT)
-    assert not is_hopeless([record(500, exposed=0.01)], default=DEFAULT)
+    assert hopeless([record(50, exposed=0.95)])
+    assert not hopeless([record(500, exposed=0.01)])
 
 
-def test_four_steps_prove_a_moderately_bad_setting():
-    assert is_hopeless(steps(14, 14, 15, 14), default=DEFAULT)
+def test_more_steps_prove_smaller_differences():
+    assert not hopeless(steps(11.5, 11.5))
+    assert hopeless(steps(*[11.5] * 8))
+    assert not hopeless(steps(*[10.2] * 10))
+
+
+def test_who_is_the_rival_decides():
+    assert hopeless(steps(*NOISE), rival_ms=7)
+    assert not hopeless(steps(*NOISE), rival_ms=9.9)
+
+
+def test_noise_alone_hardly_ever_abandons_a_setting_that_is_as_good_as_its_rival():
+    rng, abandoned = np.random.default_rng(0), 0
+    default = read(steps(*(10 * (1 + 0.05 * rng.standard_normal(40)))))
+    for _ in range(300):
+        times = 10 * (1 + 0.05 * rng.standard_normal(10)) * np.where(rng.random(10) < 0.005, 3, 1)
+        records = steps(*times)
+        abandoned += any(
+            is_hopeless(records[:k], default=default, rival_us=10_000) for k in range(1, 11)
+        )
+    assert abandoned / 300 < 0.02
+
+
+def test_spread_is_that_of_single_steps_and_gives_the_noise_of_a_window():
+    rng = np.random.default_rng(0)
+    reading = read(steps(*(10 * (1 + 0.05 * rng.standard_normal(400)))))
+    assert reading.spread == pytest.approx(0.05, rel=0.1)
+    assert reading.noise == pytest.approx(0.05 * math.sqrt(1.86 / 400), rel=0.1)
 
 
 def test_window_throws_the_settling_steps_away():

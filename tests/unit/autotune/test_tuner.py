@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -154,6 +155,23 @@ def test_a_bad_setting_is_abandoned_early(job, tuner):
     spent = [s.steps for s in run.samples if s.trial_id > 0]
     assert max(spent) <= 2
     assert run.true_gain == 0
+
+
+def test_a_disastrous_setting_is_taken_back_after_one_step(job, tuner):
+    """The runtime does it by itself; the tuner, which hears of it later, agrees on the epoch."""
+    run = job(lambda p: 30.0 if p == CommParams() else 3000.0, noise=0.0)
+    run.drive(tuner(max_samples=4))
+    taken_back = {apply.epoch + 1 for apply in run.of(Apply) if apply.limit_us is not None}
+    assert taken_back and taken_back <= {apply.epoch for apply in run.of(Apply)}
+    assert run.bad_steps <= len(run.trials) - 1
+    assert run.done.params == CommParams().as_dict()
+
+
+def test_no_other_change_uses_the_number_of_a_change_that_may_be_taken_back(finished):
+    changes = finished("bowl").of(Apply)
+    for first, second in itertools.pairwise(changes):
+        if first.limit_us is not None and second.epoch == first.epoch + 1:
+            assert second.params == first.incumbent
 
 
 def test_lost_time_is_earned_back_before_the_next_trial(job, tuner, finished):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.special  # noqa: F401, so that the first example is not the slowest
 from hypothesis import given
 from hypothesis import strategies as st
 
