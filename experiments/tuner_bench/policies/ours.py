@@ -14,7 +14,7 @@ import numpy as np
 from job import Job
 
 from autotune.events import Event, Identified, Plan
-from autotune.protocol import Apply, Done, Settings, StepRecord
+from autotune.protocol import Apply, Done, Settings, StepRecord, is_beyond
 from autotune.storage.contract import Fresh
 from autotune.trial import Certificate, CommParams, Sample, SampleKind, Trial, TrialState
 from autotune.tuner import Tuner
@@ -33,9 +33,14 @@ class Driver:
     def __init__(self, job: Job, seed: int) -> None:
         self._job = job
         self._tuner = Tuner(
-            settings=Settings(seed=seed), seed=seed, size=job.surface.size, inert=job.surface.inert
+            settings=Settings(seed=seed),
+            seed=seed,
+            size=job.surface.size,
+            inert=job.surface.inert,
+            hosts=job.surface.hosts,
         )
         self._epoch = 0
+        self._limited: Apply | None = None
         self._applies: collections.deque[tuple[int, Apply]] = collections.deque()
         self._plan: tuple[float, Plan] | None = None
         self._plans = 0
@@ -77,6 +82,8 @@ class Driver:
             signature=TRAINING,
         )
         self._records.append(record)
+        if self._limited is not None and is_beyond(self._limited, record):
+            self._take_back(self._limited)
         if self._job.now_us - self._drained_us >= DRAIN_US:
             self._drained_us = self._job.now_us
             records, self._records = self._records, []
@@ -85,8 +92,17 @@ class Driver:
             plan, self._plan = self._plan[1], None
             self._take(self._tuner.accept(plan))
 
+    def _take_back(self, limited: Apply) -> None:
+        """What the runtime does by itself when a step on trial waits too long."""
+        self._limited = None
+        self._epoch = limited.epoch + 1
+        self._job.put(CommParams.from_dict(limited.incumbent or CommParams().as_dict()))
+
     def _put(self, message: Apply) -> None:
+        if message.epoch <= self._epoch:
+            return
         self._epoch = message.epoch
+        self._limited = message if message.limit_us is not None else None
         self._job.put(CommParams.from_dict(message.params))
         if message.incumbent is not None:
             self._job.recommend(CommParams.from_dict(message.incumbent))
