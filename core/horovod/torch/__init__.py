@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from horovod import autotuning as _autotuning
 from horovod import basics as _basics
 from horovod.basics import *  # noqa: F403
@@ -21,12 +19,14 @@ from horovod.torch.functions import (
 )
 from horovod.torch.operations import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Compression",
     "DistributedOptimizer",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
+    "SyncBatchNorm",
     "allgather_object",
     "autotune",
     "broadcast_object",
@@ -63,9 +63,3 @@ def shutdown() -> None:
     """
     _basics.shutdown()
     _operations.reset()
-
-
-def __getattr__(name: str) -> NoReturn:
-    if name == "SyncBatchNorm":
-        raise AttributeError(f"horovod.torch.{name} is not supported in this version")
-    raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}")

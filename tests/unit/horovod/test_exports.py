@@ -152,8 +152,6 @@ def test_before_init_every_question_is_a_value_error() -> None:
 
 
 def test_what_is_not_there_yet_says_so() -> None:
-    with pytest.raises(AttributeError, match="SyncBatchNorm is not supported in this version"):
-        _ = hvd.SyncBatchNorm
     for call in (hvd.elastic.run, hvd.elastic.TorchState, hvd.elastic.ElasticSampler):
         with pytest.raises(NotImplementedError, match="jobs have a fixed size"):
             call(None)
