@@ -80,6 +80,8 @@ SIGNATURES = {
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=Compression.none, "
     "backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0, num_groups=0, "
     f"groups=None, sparse_as_dense=False, {SET}",
+    "SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, "
+    f"track_running_stats=True, {SET}",
     "broadcast_parameters": f"params, root_rank, {SET}",
     "broadcast_optimizer_state": "optimizer, root_rank, model=None",
     "broadcast_object": f"obj, root_rank=0, name=None, {SET}",
@@ -128,6 +130,7 @@ PATHS = {
     ],
     "horovod.torch.mpi_ops": ["Adasum", "Average", "Sum", "allreduce_async_", "rank", "_basics"],
     "horovod.torch.optimizer": ["DistributedOptimizer"],
+    "horovod.torch.sync_batch_norm": ["SyncBatchNorm"],
 }
 
 
