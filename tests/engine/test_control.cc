@@ -1,5 +1,7 @@
 #include "comm/control/control.h"
 
+#include <unistd.h>
+
 #include "check.h"
 #include "common/errors.h"
 #include "thread_ranks.h"
@@ -60,6 +62,61 @@ TEST(frames_of_any_length_arrive_whole_and_in_order) {
       CHECK_EQUAL(frames.front().payload, "done");
     }
   });
+}
+
+TEST(a_sleeping_rank_is_woken_by_every_frame) {
+  Rendezvous rendezvous;
+  run_ranks(2, [&](int rank) {
+    auto plane = join(rendezvous, rank, 2);
+    std::deque<Frame> frames;
+    for (int turn = 0; turn < 300; ++turn) {
+      if (turn % 2 == rank) {
+        if (turn % 20 < 2) std::this_thread::sleep_for(2ms);  // the other one is asleep by now
+        plane->send_all(FrameType::requests, std::to_string(turn));
+        continue;
+      }
+      for (frames.clear(); frames.empty(); plane->pump(frames)) plane->sleep(-1ns);
+      CHECK_EQUAL(frames.front().payload, std::to_string(turn));
+    }
+  });
+}
+
+TEST(what_a_dead_rank_has_written_is_read_before_its_end_is_seen) {
+  for (int round = 0; round < 20; ++round) {
+    Rendezvous rendezvous;
+    run_ranks(2, [&](int rank) {
+      auto plane = join(rendezvous, rank, 2);
+      if (rank == 1) {
+        for (int i = 0; i < 100; ++i) plane->send_all(FrameType::requests, std::string(100, 'x'));
+        return;  // closes the connection, as the end of the process does
+      }
+      std::deque<Frame> frames;
+      while (plane->take_closed_ranks().empty()) {
+        plane->sleep(100ms);
+        plane->pump(frames);
+      }
+      CHECK_EQUAL(frames.size(), size_t{100});
+    });
+  }
+}
+
+TEST(a_ring_is_a_stream_of_bytes_that_wraps_around) {
+  const int memory = RingPair::create();
+  auto writer = RingPair::map(memory, true), reader = RingPair::map(memory, false);
+  ::close(memory);
+  std::string sent, received;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string part(size_t(i * 7919 % 1500), char('a' + i % 26));
+    CHECK_EQUAL(writer->write(part.data(), part.size()), part.size());
+    sent += part;
+    if (i % 40 == 39) reader->read(received);
+  }
+  reader->read(received);
+  CHECK(sent == received);
+  const std::string too_long(Ring::capacity + 1, 'x');
+  CHECK_EQUAL(writer->write(too_long.data(), too_long.size()), Ring::capacity);
+  CHECK(reader->read(received));  // the writer waits for room: it has to be told
+  CHECK(!reader->read(received));
 }
 
 TEST(a_rank_that_ends_is_seen_once) {

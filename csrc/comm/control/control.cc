@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@ namespace {
 constexpr size_t header_bytes = 5;  // uint32 payload length, uint8 type
 // Larger than any honest frame (a request is some 100 bytes); a longer one means a broken stream.
 constexpr uint32_t max_payload_bytes = 1u << 30;
+// A turn without a system call takes some 50 ns; a socket is looked at every few microseconds.
+constexpr uint32_t pumps_per_look_at_sockets = 32;
 
 }  // namespace
 
@@ -29,7 +32,21 @@ Connection::Connection(int fd) : fd_(fd) {
   fcntl(fd_, F_SETFD, FD_CLOEXEC);
 }
 
-Connection::~Connection() { ::close(fd_); }
+Connection::~Connection() {
+  ::close(fd_);
+  if (offered_ >= 0) ::close(offered_);
+}
+
+void Connection::use(std::unique_ptr<RingPair> ring) {
+  ring_ = std::move(ring);
+  in_.clear();  // nudges that came with the last frame: the ring is looked at anyway
+  parsed_ = 0;
+  ring_->nudge_arrived();
+}
+
+void Connection::offer(int fd) { to_offer_ = fd; }
+
+int Connection::take_offered() { return std::exchange(offered_, -1); }
 
 void Connection::send(FrameType type, const std::string& payload) {
   const auto length = static_cast<uint32_t>(payload.size());
@@ -41,11 +58,42 @@ void Connection::send(FrameType type, const std::string& payload) {
   flush();
 }
 
-void Connection::flush() {
+void Connection::flush() { ring_ ? flush_ring() : flush_socket(); }
+
+void Connection::flush_ring() {
+  if (!has_unsent()) return;
+  sent_ += ring_->write(out_.data() + sent_, out_.size() - sent_);
+  if (ring_->peer_sleeps()) nudge();
+  if (has_unsent() && !closed_) return;
+  out_.clear();
+  sent_ = 0;
+}
+
+// One byte that is not taken means that the peer has not heard earlier ones yet: it will.
+void Connection::nudge() {
+  if (ring_->begin_nudge()) ::send(fd_, "", 1, MSG_NOSIGNAL);
+}
+
+void Connection::flush_socket() {
   while (has_unsent() && !closed_) {
-    const ssize_t n = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+    iovec bytes{out_.data() + sent_, out_.size() - sent_};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (to_offer_ >= 0) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(header), &to_offer_, sizeof(int));
+    }
+    const ssize_t n = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
     if (n > 0) {
       sent_ += static_cast<size_t>(n);
+      to_offer_ = -1;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return;
     } else if (errno != EINTR) {
@@ -61,10 +109,29 @@ void Connection::finish_sending() {
   ::shutdown(fd_, SHUT_WR);
 }
 
-void Connection::read() {
+// As recv(2), and keeps a file descriptor that comes along.
+ssize_t Connection::receive_bytes(char* bytes, size_t count) {
+  iovec part{bytes, count};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = ::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+  if (n <= 0) return n;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    if (offered_ >= 0) ::close(offered_);
+    std::memcpy(&offered_, CMSG_DATA(header), sizeof(int));
+  }
+  return n;
+}
+
+void Connection::read_socket() {
   std::array<char, 16384> chunk;
   while (!closed_) {
-    const ssize_t n = ::recv(fd_, chunk.data(), chunk.size(), 0);
+    const ssize_t n = receive_bytes(chunk.data(), chunk.size());
     if (n > 0) {
       in_.append(chunk.data(), static_cast<size_t>(n));
       if (static_cast<size_t>(n) < chunk.size()) return;
@@ -72,6 +139,21 @@ void Connection::read() {
       continue;
     } else {
       closed_ = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+      return;
+    }
+  }
+}
+
+void Connection::hear_nudges() {
+  std::array<char, 64> nudges;
+  while (!closed_) {
+    const ssize_t n = ::recv(fd_, nudges.data(), nudges.size(), 0);
+    if (n > 0) {
+      ring_->nudge_arrived();
+      if (static_cast<size_t>(n) < nudges.size()) return;
+    } else if (n == 0 || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) {
+      closed_ = true;
+    } else if (errno != EINTR) {
       return;
     }
   }
@@ -94,14 +176,30 @@ std::optional<Frame> Connection::parse(int rank) {
   return frame;
 }
 
-void Connection::receive(int rank, std::deque<Frame>& frames) {
-  read();
+void Connection::receive(int rank, std::deque<Frame>& frames, bool look_at_socket) {
+  if (ring_) {
+    // The socket first: what was written before the peer's end is then read in any case.
+    if (look_at_socket) hear_nudges();
+    if (ring_->read(in_)) nudge();
+  } else {
+    read_socket();
+  }
   while (auto frame = parse(rank)) frames.push_back(std::move(*frame));
 }
 
 std::optional<Frame> Connection::receive_one(int rank) {
-  read();
+  read_socket();
   return parse(rank);
+}
+
+bool Connection::begin_sleep() {
+  if (!ring_) return false;
+  ring_->begin_sleep();
+  return ring_->has_unread();
+}
+
+void Connection::end_sleep() {
+  if (ring_) ring_->end_sleep();
 }
 
 ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections)
@@ -120,18 +218,20 @@ void ControlPlane::send_all(FrameType type, const std::string& payload) {
 }
 
 void ControlPlane::pump(std::deque<Frame>& frames) {
+  const bool look_at_sockets =
+      socket_is_ready_.exchange(false) || ++pumps_ % pumps_per_look_at_sockets == 0;
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (connections_[i]->has_unsent()) connections_[i]->flush();
-    connections_[i]->receive(peer_rank(i), frames);
+    connections_[i]->receive(peer_rank(i), frames, look_at_sockets);
   }
 }
 
-std::vector<pollfd> ControlPlane::watch() const {
+std::vector<pollfd> ControlPlane::watch() {
   std::vector<pollfd> watched = watch_for_wake();
   for (const auto& connection : connections_) {
-    if (connection->closed()) continue;
-    const short events = connection->has_unsent() ? POLLIN | POLLOUT : POLLIN;
-    watched.push_back({connection->fd(), events, 0});
+    if (connection->begin_sleep()) wake();
+    const short events = connection->has_unsent_on_socket() ? POLLIN | POLLOUT : POLLIN;
+    watched.push_back({connection->closed() ? -1 : connection->fd(), events, 0});
   }
   return watched;
 }
@@ -141,10 +241,17 @@ void ControlPlane::sleep(std::vector<pollfd> watched, std::chrono::nanoseconds t
   const timespec limit{seconds.count(), (timeout - seconds).count()};
   const int ready =
       ::ppoll(watched.data(), watched.size(), timeout.count() < 0 ? nullptr : &limit, nullptr);
-  if (ready > 0 && (watched[0].revents & POLLIN)) {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof count);
+  if (watched.size() > 1) {
+    for (const auto& connection : connections_) connection->end_sleep();
   }
+  if (ready <= 0) return;
+  if (!(watched[0].revents & POLLIN)) {
+    socket_is_ready_ = true;
+    return;
+  }
+  if (ready > 1) socket_is_ready_ = true;
+  uint64_t count;
+  [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof count);
 }
 
 void ControlPlane::wake() {
@@ -154,8 +261,16 @@ void ControlPlane::wake() {
 
 void ControlPlane::close(std::chrono::nanoseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (auto& connection : connections_) connection->finish_sending();
   std::deque<Frame> ignored;
+  const auto is_unsent = [](const auto& connection) {
+    return connection->has_unsent() && !connection->closed();
+  };
+  while (std::any_of(connections_.begin(), connections_.end(), is_unsent) &&
+         std::chrono::steady_clock::now() < deadline) {
+    sleep(std::chrono::milliseconds(1));
+    pump(ignored);
+  }
+  for (auto& connection : connections_) connection->finish_sending();
   const auto is_open = [](const auto& connection) { return !connection->closed(); };
   while (std::any_of(connections_.begin(), connections_.end(), is_open)) {
     pump(ignored);

@@ -1,17 +1,20 @@
-// The control plane: small frames between the coordinator (rank 0) and every other rank, over
-// sockets.
+// The control plane: small frames between the coordinator (rank 0) and every other rank.
 //
 // MPI moves data; sockets wake ranks. A rank that has nothing to say sleeps in poll(2) and costs
 // nothing, and the end of a process is seen at once as the end of its connection. Ranks of one host
 // use an abstract Unix socket, others TCP.
 //
+// Between ranks of one host frames go through shared memory (ring.h); the socket is then only there
+// to wake a sleeping rank and to show its end, and is looked at now and then, not at every turn.
+//
 // A star: rank 0 has one connection per rank, the others have one connection. A *frame* is a type
-// and bytes. Sending never blocks: what the socket does not take is kept and written by a later
-// `pump`.
+// and bytes. Sending never blocks: what is not taken at once is kept and written by a later `pump`.
 #pragma once
 
 #include <poll.h>
+#include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -19,6 +22,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "comm/control/ring.h"
 
 namespace autotune {
 
@@ -40,6 +45,8 @@ struct Frame {
 class Connection {
  public:
   explicit Connection(int fd);
+  // From now on frames travel through `ring`; nothing is unsent or unparsed.
+  void use(std::unique_ptr<RingPair> ring);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -47,21 +54,39 @@ class Connection {
   int fd() const { return fd_; }
   bool closed() const { return closed_; }
   bool has_unsent() const { return sent_ < out_.size(); }
+  bool has_unsent_on_socket() const { return has_unsent() && !ring_; }
 
   void send(FrameType type, const std::string& payload);
+  // Offer a file descriptor to the peer, with the next bytes that are sent.
+  void offer(int fd);
   void flush();
   // Say that nothing more will be sent; the peer can still read what was.
   void finish_sending();
-  // Read what is there; append whole frames to `frames` as sent by `rank`.
-  void receive(int rank, std::deque<Frame>& frames);
+  // Read what is there; append whole frames to `frames` as sent by `rank`. Where frames do not come
+  // by the socket, it is only looked at if `look_at_socket`.
+  void receive(int rank, std::deque<Frame>& frames, bool look_at_socket = true);
   // The same for one frame only; what follows it stays for a later call.
   std::optional<Frame> receive_one(int rank);
+  // A file descriptor that the peer has offered, now the caller's; -1: none.
+  int take_offered();
+
+  // Around a sleep on `fd()`. True when there is already something to read.
+  bool begin_sleep();
+  void end_sleep();
 
  private:
-  void read();
+  void flush_socket();
+  void flush_ring();
+  void nudge();
+  void read_socket();
+  void hear_nudges();
+  ssize_t receive_bytes(char* bytes, size_t count);
   std::optional<Frame> parse(int rank);
 
   int fd_;
+  std::unique_ptr<RingPair> ring_;
+  int to_offer_ = -1;
+  int offered_ = -1;
   bool closed_ = false;
   std::string out_;
   size_t sent_ = 0;
@@ -117,7 +142,8 @@ class ControlPlane {
 
   // The same in two parts, for a thread that sleeps while another uses the connections: what to
   // look at (all connections, or only `wake`), then the sleep itself, which touches nothing else.
-  std::vector<pollfd> watch() const;
+  // Every `watch` must be followed by its `sleep`.
+  std::vector<pollfd> watch();
   std::vector<pollfd> watch_for_wake() const { return {{wake_fd_, POLLIN, 0}}; }
   void sleep(std::vector<pollfd> watched, std::chrono::nanoseconds timeout);
 
@@ -139,6 +165,8 @@ class ControlPlane {
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<bool> reported_closed_;
   int wake_fd_;
+  uint32_t pumps_ = 0;
+  std::atomic<bool> socket_is_ready_{true};  // as the last sleep has seen
 };
 
 }  // namespace autotune

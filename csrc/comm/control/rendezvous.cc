@@ -151,16 +151,41 @@ int rank_in_hello(const Frame& frame, const std::string& secret, int size) {
   return welcome ? rank : -1;
 }
 
+constexpr char by_ring[] = "welcome: frames by shared memory";
+constexpr char by_socket[] = "welcome: frames by this socket";
+
+// Answer the hello of a rank: with the ring that it offered, if it can be mapped.
+void welcome(Connection& connection) {
+  const int offered = connection.take_offered();
+  auto ring = offered >= 0 ? RingPair::map(offered, false) : nullptr;
+  if (offered >= 0) ::close(offered);
+  connection.send(FrameType::hello, ring ? by_ring : by_socket);
+  if (ring) connection.use(std::move(ring));
+}
+
 // Wait for the coordinator's answer: it comes when all ranks are connected, so that nothing is sent
 // before everybody listens.
-bool welcomed(Connection& connection, Clock::time_point deadline) {
+bool welcomed(Connection& connection, std::unique_ptr<RingPair> ring, Clock::time_point deadline) {
   std::optional<Frame> answer;
   while (!answer && !connection.closed() && Clock::now() < deadline) {
     pollfd waiting{connection.fd(), POLLIN, 0};
     ::poll(&waiting, 1, 100);
     answer = connection.receive_one(0);
   }
-  return answer && answer->type == FrameType::hello;
+  if (!answer || answer->type != FrameType::hello) return false;
+  if (answer->payload == by_ring) connection.use(std::move(ring));
+  return true;
+}
+
+// Say hello; on a Unix socket with the offer of a ring. True when the coordinator has answered.
+bool introduce(Connection& connection, bool is_same_host, const std::string& hello,
+               Clock::time_point deadline) {
+  const int memory = is_same_host ? RingPair::create() : -1;
+  auto ring = memory >= 0 ? RingPair::map(memory, true) : nullptr;
+  if (ring) connection.offer(memory);
+  connection.send(FrameType::hello, hello);
+  if (memory >= 0) ::close(memory);
+  return welcomed(connection, std::move(ring), deadline);
 }
 
 std::string missing_ranks(const std::vector<std::unique_ptr<Connection>>& connections) {
@@ -219,7 +244,7 @@ std::vector<std::unique_ptr<Connection>> Rendezvous::accept_all(int size,
     }
     strangers.erase(std::remove(strangers.begin(), strangers.end(), nullptr), strangers.end());
   }
-  for (auto& connection : accepted) connection->send(FrameType::hello, "welcome");
+  for (auto& connection : accepted) welcome(*connection);
   return accepted;
 }
 
@@ -234,11 +259,12 @@ std::unique_ptr<Connection> connect_to(const std::string& address, int rank,
   const auto deadline = Clock::now() + timeout;
   do {
     int fd = try_connect_unix(secret);
+    const bool is_same_host = fd >= 0;
     for (size_t i = 0; fd < 0 && i < hosts.size(); ++i) fd = try_connect_tcp(hosts[i], port);
     if (fd >= 0) {
       auto connection = std::make_unique<Connection>(fd);
-      connection->send(FrameType::hello, secret + " " + std::to_string(rank));
-      if (welcomed(*connection, deadline)) return connection;
+      const std::string hello = secret + " " + std::to_string(rank);
+      if (introduce(*connection, is_same_host, hello, deadline)) return connection;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (Clock::now() < deadline);
