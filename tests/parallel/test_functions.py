@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -40,36 +42,73 @@ def test_non_contiguous_and_other_entries(rank: int) -> None:
     assert torch.equal(tensor, torch.zeros(4, 3))
 
 
-OPTIMIZERS = {
-    "sgd": lambda p, k: torch.optim.SGD(p, lr=0.1 * k, momentum=0.5),
-    "stateless": lambda p, k: torch.optim.SGD(p, lr=0.1 * k),
-    "adam": lambda p, k: torch.optim.Adam(p, lr=0.1 * k, betas=(0.5, 0.8), amsgrad=k == 1),
-    "tensor_lr": lambda p, k: torch.optim.Adam(p, lr=torch.tensor(0.1 * k)),
-    "rmsprop": lambda p, k: torch.optim.RMSprop(p, lr=0.1 * k),
-    "adafactor": lambda p, k: torch.optim.Adafactor(p, lr=0.1 * k),
+def optimizer_classes() -> dict[str, type[torch.optim.Optimizer]]:
+    """Return every class of torch.optim whose state belongs to parameters."""
+    found = [c for c in vars(torch.optim).values() if isinstance(c, type)]
+    left_out = (torch.optim.Optimizer, torch.optim.LBFGS)
+    return {c.__name__: c for c in found if c not in left_out}
+
+
+CLASSES = optimizer_classes()
+VARIANTS: dict[str, dict[str, Any]] = {name: {} for name in CLASSES} | {
+    "SGD, momentum": {"momentum": 0.5, "nesterov": True},
+    "Adam, amsgrad on root": {"betas": (0.5, 0.8), "amsgrad": True},
+    "Adam, tensor_lr": {"lr": torch.tensor(0.1)},
+    "AdamW, fused": {"fused": True},
+    "RMSprop, centered": {"centered": True, "momentum": 0.1},
 }
 
 
+class Layers(torch.nn.Module):
+    """Parameters that the optimizer can have: Muon takes matrices, SparseAdam sparse gradients."""
+
+    def __init__(self, seed: int, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.words = torch.nn.Embedding(6, 4, sparse=kind == "SparseAdam")
+        if kind not in ("Muon", "SparseAdam"):
+            self.rest = torch.nn.Linear(4, 2)
+
+    def train_step(self, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        optimizer.zero_grad()
+        vectors = self.words(torch.tensor([seed, 2, 2]))
+        output = self.rest(vectors) if hasattr(self, "rest") else vectors
+        output.square().sum().backward()
+        optimizer.step()
+
+
+def make_optimizer(layers: Layers, variant: str, own: bool) -> torch.optim.Optimizer:
+    """Return the optimizer of ``variant``, with other options where it is not root's."""
+    make = CLASSES[variant.split(",")[0]]
+    options = dict(VARIANTS[variant]) if own else {}
+    if not own and "lr" not in VARIANTS[variant]:
+        options["lr"] = 0.123
+    return make(layers.parameters(), **options)
+
+
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "distributed"])
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_optimizer_state_becomes_roots(kind: str, wrapped: bool, rank: int) -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_optimizer_state_becomes_roots(variant: str, wrapped: bool, rank: int) -> None:
     """Root has trained (a restored checkpoint); the others have neither state nor its options."""
-    ours, roots = net(rank), net(0)
-    optimizer = OPTIMIZERS[kind](ours.parameters(), rank + 1)
-    right = OPTIMIZERS[kind](roots.parameters(), 1)
-    for model, plain in [(roots, right)] + [(ours, optimizer)] * (rank == 0):
-        for seed in range(2):
-            torch.manual_seed(seed)
-            model(torch.randn(8, 4)).square().sum().backward()
-            plain.step()
+    ours, roots = Layers(rank, variant), Layers(0, variant)
+    optimizer = make_optimizer(ours, variant, rank == 0)
+    right = make_optimizer(roots, variant, True)
+    for seed in range(2):
+        roots.train_step(right, seed)
+        if rank == 0:
+            ours.train_step(optimizer, seed)
     if wrapped:
         optimizer = hvd.DistributedOptimizer(optimizer, ours.named_parameters())
     hvd.broadcast_optimizer_state(optimizer, 0)
+    hvd.broadcast_parameters(ours.state_dict(), 0)
     state, expected = optimizer.state_dict(), right.state_dict()
     torch.testing.assert_close(state["state"], expected["state"], rtol=0, atol=0)
     assert state["param_groups"] == expected["param_groups"]
     for options, wanted in zip(state["param_groups"], expected["param_groups"], strict=True):
         assert {k: type(v) for k, v in options.items()} == {k: type(v) for k, v in wanted.items()}
+    ours.train_step(optimizer, 1)
+    roots.train_step(right, 1)
+    torch.testing.assert_close(dict(ours.named_parameters()), dict(roots.named_parameters()))
 
 
 def test_options_of_a_fresh_optimizer_become_roots(rank: int) -> None:

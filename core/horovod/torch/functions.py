@@ -46,7 +46,10 @@ def broadcast_parameters(
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """**Collective.** Give ``optimizer`` root's state and options, also where it has none yet.
 
@@ -54,6 +57,7 @@ def broadcast_optimizer_state(
         optimizer: Plain or distributed, with the same parameter groups on all ranks.
         root_rank: Global rank of the sender.
         model: Accepted for compatibility; not needed.
+        process_set: Its members take part; root is one of them.
 
     Raises:
         ValueError: An LBFGS optimizer: its state belongs to no parameter.
@@ -61,10 +65,10 @@ def broadcast_optimizer_state(
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: cannot broadcast torch.optim.LBFGS state")
     own = _optimizer_content(optimizer)
-    outline = broadcast_object(_outline(own), root_rank, name="optimizer_state")
+    outline = broadcast_object(_outline(own), root_rank, "optimizer_state", process_set)
     tensors: list[tuple[str | None, torch.Tensor]] = []
     content = _fill(outline, own, "optimizer_state", tensors)
-    _broadcast_tensors(tensors, root_rank, global_process_set)
+    _broadcast_tensors(tensors, root_rank, process_set)
     if basics.rank() != root_rank:
         _set_optimizer_content(optimizer, content)
 
@@ -110,6 +114,7 @@ class _Outline:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
+        self.device = tensor.device.type
 
 
 def _optimizer_content(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -152,7 +157,7 @@ def _fill(outline: Any, own: Any, name: str, tensors: list[tuple[str | None, tor
     if isinstance(outline, _Outline):
         tensor = own if isinstance(own, torch.Tensor) else torch.empty(0)
         if tuple(tensor.shape) != outline.shape or tensor.dtype != outline.dtype:
-            tensor = torch.empty(outline.shape, dtype=outline.dtype)
+            tensor = torch.empty(outline.shape, dtype=outline.dtype, device=outline.device)
         tensors.append((name, tensor))
         return tensor
     if isinstance(outline, dict):

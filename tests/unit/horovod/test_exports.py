@@ -83,7 +83,7 @@ SIGNATURES = {
     "SyncBatchNorm": "num_features, eps=1e-05, momentum=0.1, affine=True, "
     f"track_running_stats=True, {SET}",
     "broadcast_parameters": f"params, root_rank, {SET}",
-    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_optimizer_state": f"optimizer, root_rank, model=None, {SET}",
     "broadcast_object": f"obj, root_rank=0, name=None, {SET}",
     "allgather_object": f"obj, name=None, {SET}",
 }
