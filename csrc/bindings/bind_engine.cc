@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <memory>
+#include <tuple>
+#include <utility>
 
 #include "bindings/bind.h"
 #include "bindings/options.h"
@@ -41,32 +43,70 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                                options.stall_shutdown_seconds,
                                options.timeline_path,
                                options.timeline_mark_cycles,
-                               options.timeline_clock};
-  return std::make_unique<Engine>(
-      engine_options, connect(options, rendezvous, address), [&](const Progress& progress) {
-        auto transport = options.size > 1 ? make_mpi_point_to_point(options.mpi_comm) : nullptr;
-        return choose_communicators(std::move(transport), options.host_of_rank, progress);
-      });
+                               options.timeline_clock,
+                               options.disable_group_fusion};
+  auto control = connect(options, rendezvous, address);
+  std::shared_ptr<PointToPoint> transport;
+  if (options.size > 1) transport = make_mpi_point_to_point(options.mpi_comm);
+  return std::make_unique<Engine>(engine_options, std::move(control),
+                                  communicator_factory(std::move(transport), options.host_of_rank));
 }
 
-int64_t enqueue(Engine& engine, const std::string& operation, const std::string& name,
-                std::uintptr_t input, std::uintptr_t output, const Shape& shape,
-                const std::string& dtype, const std::string& reduce_op, int root_rank,
-                double prescale, double postscale, bool named) {
-  TensorEntry entry;
-  entry.request = {name,
-                   operation_from(operation),
-                   data_type_from(dtype),
-                   reduce_op_from(reduce_op),
-                   root_rank,
-                   prescale,
-                   postscale,
-                   shape,
-                   named};
+// What the requests of one call have in common.
+Request make_request(const std::string& operation, const std::string& reduce_op, int root_rank,
+                     double prescale, double postscale, bool named, int process_set) {
+  Request request;
+  request.operation = operation_from(operation);
+  request.reduce_op = reduce_op_from(reduce_op);
+  request.root_rank = root_rank;
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.cacheable = named;
+  request.process_set = request.operation == Operation::join ? 0 : process_set;
+  return request;
+}
+
+void set_memory(TensorEntry& entry, std::uintptr_t input, std::uintptr_t output) {
   entry.input = reinterpret_cast<const void*>(input);
   entry.output = reinterpret_cast<void*>(output);
+}
+
+int64_t enqueue(Engine& engine, const std::string& operation, std::string name,
+                std::uintptr_t input, std::uintptr_t output, Shape shape, const std::string& dtype,
+                const std::string& reduce_op, int root_rank, double prescale, double postscale,
+                bool named, int process_set, std::vector<int64_t> splits) {
+  TensorEntry entry;
+  entry.request =
+      make_request(operation, reduce_op, root_rank, prescale, postscale, named, process_set);
+  entry.request.name = std::move(name);
+  entry.request.dtype = data_type_from(dtype);
+  entry.request.shape = std::move(shape);
+  entry.request.splits = std::move(splits);
+  set_memory(entry, input, output);
   py::gil_scoped_release unlocked;
   return engine.enqueue(std::move(entry));
+}
+
+// (name, input, output, shape, dtype)
+using Memory = std::tuple<std::string, std::uintptr_t, std::uintptr_t, Shape, std::string>;
+
+std::vector<int64_t> enqueue_group(Engine& engine, const py::sequence& requests,
+                                   const std::string& operation, const std::string& reduce_op,
+                                   int root_rank, double prescale, double postscale, bool named,
+                                   int process_set) {
+  const Request common =
+      make_request(operation, reduce_op, root_rank, prescale, postscale, named, process_set);
+  std::vector<TensorEntry> entries(requests.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    auto [name, input, output, shape, dtype] = requests[i].cast<Memory>();
+    Request& request = entries[i].request = common;
+    request.name = std::move(name);
+    request.shape = std::move(shape);
+    request.dtype = data_type_from(dtype);
+    set_memory(entries[i], input, output);
+  }
+  py::gil_scoped_release unlocked;
+  return engine.enqueue_group(std::move(entries));
 }
 
 void wait(Engine& engine, int64_t handle) {
@@ -90,6 +130,14 @@ py::tuple result(Engine& engine, int64_t handle) {
   const std::shared_ptr<const Handle> state = engine.complete_handle(handle);
   const py::object buffer = py::cast(ResultBuffer{state->result, state->result_bytes});
   return py::make_tuple(py::memoryview(buffer), state->result_shape);
+}
+
+int32_t value(Engine& engine, int64_t handle) { return engine.complete_handle(handle)->value; }
+
+py::dict process_sets(Engine& engine) {
+  py::dict sets;
+  for (const auto& [id, set] : engine.process_sets()) sets[py::int_(id)] = set.ranks;
+  return sets;
 }
 
 py::tuple drain_steps(Engine& engine) {
@@ -126,10 +174,25 @@ void bind_engine(py::module_& module) {
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, Unlocked())
       .def("enqueue", &enqueue, py::kw_only(), "operation"_a, "name"_a, "input"_a, "output"_a,
            "shape"_a, "dtype"_a, "reduce_op"_a = "sum", "root_rank"_a = 0, "prescale"_a = 1.0,
-           "postscale"_a = 1.0, "named"_a = true)
+           "postscale"_a = 1.0, "named"_a = true, "process_set"_a = 0,
+           "splits"_a = std::vector<int64_t>{})
+      .def("enqueue_group", &enqueue_group, "requests"_a, py::kw_only(), "operation"_a,
+           "reduce_op"_a = "sum", "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0,
+           "named"_a = true, "process_set"_a = 0)
+      .def("add_process_set", &Engine::add_process_set, "ranks"_a, Unlocked())
+      .def("remove_process_set", &Engine::remove_process_set, "process_set"_a, Unlocked())
+      .def("process_sets", &process_sets)
       .def("poll", &Engine::poll, "handle"_a, Unlocked())
       .def("wait", &wait, "handle"_a)
       .def("result", &result, "handle"_a)
+      .def(
+          "received_splits",
+          [](Engine& engine, int64_t handle) {
+            return engine.complete_handle(handle)->received_splits;
+          },
+          "handle"_a)
+      .def("joined_rank", &value, "handle"_a)
+      .def("process_set_id", &value, "handle"_a)
       .def("release", &Engine::release, "handle"_a, Unlocked())
       .def("end_step", &Engine::end_step, "explicit"_a = true, Unlocked())
       .def("drain_steps", &drain_steps)

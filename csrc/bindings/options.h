@@ -23,6 +23,7 @@ struct Options {
   std::string timeline_path;
   bool timeline_mark_cycles = false;
   TimelineClock timeline_clock;
+  bool disable_group_fusion = false;
 };
 
 }  // namespace autotune

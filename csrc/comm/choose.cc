@@ -1,5 +1,6 @@
 #include "comm/choose.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -35,8 +36,8 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
   if (!transport) return {std::make_unique<SelfCommunicator>(), nullptr};
   const int rank = transport->rank();
   const HostMap map(host_of_rank);
-  if (map.hosts() == 1) return {choose_local(std::move(transport), progress), nullptr};
-  Communicators chosen{std::make_unique<P2pCommunicator>(transport, progress), nullptr};
+  if (map.hosts() == 1) return {choose_local(transport, progress), nullptr, transport};
+  Communicators chosen{std::make_unique<P2pCommunicator>(transport, progress), nullptr, transport};
   if (map.hosts() == transport->size()) return chosen;
   const auto subset = [&](std::vector<int> ranks) {
     return std::make_shared<SubsetPointToPoint>(transport, std::move(ranks));
@@ -50,6 +51,27 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
   chosen.hierarchical =
       std::make_unique<HierarchicalCommunicator>(map, rank, std::move(local), std::move(cross));
   return chosen;
+}
+
+CommunicatorFactory communicator_factory(std::shared_ptr<PointToPoint> transport,
+                                         std::vector<int> host_of_rank) {
+  return [transport = std::move(transport), host_of_rank = std::move(host_of_rank)](
+             const std::vector<int>& ranks, const Progress& progress) {
+    if (ranks.size() == 1) return choose_communicators(nullptr, {}, progress);
+    // Hosts are counted anew, in the order of the ranks.
+    std::vector<int> hosts, known;
+    for (int rank : ranks) {
+      const int host = host_of_rank[static_cast<size_t>(rank)];
+      auto place = std::find(known.begin(), known.end(), host);
+      if (place == known.end()) place = known.insert(known.end(), host);
+      hosts.push_back(static_cast<int>(place - known.begin()));
+    }
+    auto members = transport;
+    if (static_cast<int>(ranks.size()) < transport->size()) {
+      members = std::make_shared<SubsetPointToPoint>(transport, ranks);
+    }
+    return choose_communicators(std::move(members), hosts, progress);
+  };
 }
 
 }  // namespace autotune

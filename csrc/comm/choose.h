@@ -1,6 +1,7 @@
 // Which backends a job gets.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,11 +14,20 @@ struct Communicators {
   std::unique_ptr<Communicator> flat;
   // nullptr where two levels cannot matter: one host, or one rank on every host.
   std::unique_ptr<Communicator> hierarchical;
+  // The ranks of `flat`; nullptr where it has one rank.
+  std::shared_ptr<PointToPoint> transport = nullptr;
 };
 
 // Shared memory among the ranks of a host where it has some, else messages (with one line that says
 // why). `host_of_rank` numbers the hosts from 0; one rank needs no transport. Collective.
 Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
                                    const std::vector<int>& host_of_rank, const Progress& progress);
+
+// The same for any subset of a job's ranks (sorted, the caller among them). Collective over the
+// subset: the others need not know.
+using CommunicatorFactory =
+    std::function<Communicators(const std::vector<int>& ranks, const Progress&)>;
+CommunicatorFactory communicator_factory(std::shared_ptr<PointToPoint> transport,
+                                         std::vector<int> host_of_rank);
 
 }  // namespace autotune

@@ -1,5 +1,8 @@
 #include "comm/communicator.h"
 
+#include <cstring>
+#include <numeric>
+
 #include "comm/stream.h"
 
 namespace autotune {
@@ -16,6 +19,32 @@ void Communicator::allgather_slices(const std::vector<Span>& spans, DataType typ
     stream.for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t) {
       broadcast(output, length * stream.item(), root);
     });
+  }
+}
+
+void Communicator::alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) {
+  const auto n = static_cast<size_t>(size());
+  const auto own = static_cast<size_t>(rank());
+  std::vector<int64_t> sent_by(n);
+  for (size_t r = 0; r < n; ++r) {
+    const auto row = bytes.begin() + static_cast<std::ptrdiff_t>(r * n);
+    sent_by[r] = std::accumulate(row, row + static_cast<std::ptrdiff_t>(n), int64_t{0});
+  }
+  std::vector<char> all(
+      static_cast<size_t>(std::accumulate(sent_by.begin(), sent_by.end(), int64_t{0})));
+  const auto copy = [](void* to, const void* from, int64_t length) {
+    if (length > 0) std::memcpy(to, from, static_cast<size_t>(length));
+  };
+  char* block = all.data();
+  for (size_t r = 0; r < own; ++r) block += sent_by[r];
+  copy(block, send, sent_by[own]);
+  allgather(all.data(), sent_by);
+  const char* next = all.data();
+  auto* out = static_cast<char*>(receive);
+  for (size_t i = 0; i < n * n; next += bytes[i], ++i) {
+    if (i % n != own) continue;
+    copy(out, next, bytes[i]);
+    out += bytes[i];
   }
 }
 

@@ -64,6 +64,10 @@ class Communicator {
   virtual void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) = 0;
 
   virtual void broadcast(void* data, int64_t bytes, int root_rank) = 0;
+
+  // Rank r has bytes[r * size + d] bytes for rank d. `send` holds this rank's blocks by receiver,
+  // `receive` those for this rank by sender, back to back. This default is right for any backend.
+  virtual void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes);
 };
 
 }  // namespace autotune

@@ -6,22 +6,18 @@ namespace autotune {
 
 namespace {
 
-constexpr const char* names[3][3] = {{"SELF_ALLREDUCE", "SELF_ALLGATHER", "SELF_BCAST"},
-                                     {"SHM_ALLREDUCE", "SHM_ALLGATHER", "SHM_BCAST"},
-                                     {"MPI_ALLREDUCE", "MPI_ALLGATHER", "MPI_BCAST"}};
-constexpr const char* reducescatter_names[3] = {"SELF_REDUCESCATTER", "SHM_REDUCESCATTER",
-                                                "MPI_REDUCESCATTER"};
+// By backend and operation.
+constexpr const char* names[3][6] = {
+    {"SELF_ALLREDUCE", "SELF_ALLGATHER", "SELF_BCAST", nullptr, "SELF_ALLTOALL",
+     "SELF_REDUCESCATTER"},
+    {"SHM_ALLREDUCE", "SHM_ALLGATHER", "SHM_BCAST", nullptr, "SHM_ALLTOALL", "SHM_REDUCESCATTER"},
+    {"MPI_ALLREDUCE", "MPI_ALLGATHER", "MPI_BCAST", nullptr, "MPI_ALLTOALL", "MPI_REDUCESCATTER"}};
 
 }  // namespace
 
 const char* activity_name(Backend backend, Operation operation) {
-  const auto column = static_cast<size_t>(operation);
-  if (backend == Backend::several || column > 2) return nullptr;
-  return names[static_cast<size_t>(backend)][column];
-}
-
-const char* reducescatter_activity(Backend backend) {
-  return backend == Backend::several ? nullptr : reducescatter_names[static_cast<size_t>(backend)];
+  if (backend == Backend::several || !moves_data(operation)) return nullptr;
+  return names[static_cast<size_t>(backend)][static_cast<size_t>(operation)];
 }
 
 }  // namespace autotune

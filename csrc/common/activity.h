@@ -9,7 +9,6 @@ enum class Backend { self, shm, mpi, several };
 
 // Name of the activity, as Horovod spells it; nullptr for `several`, which tells its own.
 const char* activity_name(Backend backend, Operation operation);
-const char* reducescatter_activity(Backend backend);
 
 class ActivityObserver {
  public:

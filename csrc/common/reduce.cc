@@ -98,6 +98,7 @@ void combine_typed(void* out, const void* a, const void* b, int64_t count, Reduc
   using Number = decltype(Access<T>::load(*x));
   switch (op) {
     case ReduceOp::average:
+    case ReduceOp::adasum:  // has its own algorithm, comm/p2p/adasum.h
     case ReduceOp::sum:
       return map2(o, x, y, count, [](Number p, Number q) { return add(p, q); });
     case ReduceOp::product:
@@ -192,6 +193,25 @@ void combine(void* out, const void* a, const void* b, int64_t count, DataType ty
       return combine_typed<double>(out, a, b, count, op);
     case DataType::boolean:
       return combine_typed<Bool>(out, a, b, count, op);
+  }
+}
+
+void convert(void* out, DataType out_type, const void* in, DataType in_type, int64_t count) {
+  if (out_type == in_type) {
+    if (count > 0) std::memcpy(out, in, static_cast<size_t>(count) * size_of(in_type));
+    return;
+  }
+  const auto each = [count](auto* to, const auto* from, auto&& act) {
+    for (int64_t i = 0; i < count; ++i) to[i] = act(from[i]);
+  };
+  if (in_type == DataType::float16) {
+    each(static_cast<float*>(out), static_cast<const uint16_t*>(in), float_from_float16);
+  } else if (in_type == DataType::bfloat16) {
+    each(static_cast<float*>(out), static_cast<const uint16_t*>(in), float_from_bfloat16);
+  } else if (out_type == DataType::float16) {
+    each(static_cast<uint16_t*>(out), static_cast<const float*>(in), float16_from_float);
+  } else {
+    each(static_cast<uint16_t*>(out), static_cast<const float*>(in), bfloat16_from_float);
   }
 }
 

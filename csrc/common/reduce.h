@@ -25,6 +25,9 @@ void combine_in_rank_order(char* own, char* others, int rank, int size, int64_t 
 // is refused).
 void scale(void* data, int64_t count, DataType type, double factor, int divisor = 1);
 
+// out[i] = in[i] between float16, bfloat16 and float32, or from a type to itself.
+void convert(void* out, DataType out_type, const void* in, DataType in_type, int64_t count);
+
 float float_from_float16(uint16_t bits);
 uint16_t float16_from_float(float value);
 float float_from_bfloat16(uint16_t bits);

@@ -9,9 +9,11 @@ namespace autotune {
 
 namespace {
 
-constexpr std::array<const char*, 4> operation_names{"allreduce", "allgather", "broadcast",
-                                                     "barrier"};
-constexpr std::array<const char*, 5> reduce_op_names{"average", "sum", "min", "max", "product"};
+constexpr std::array<const char*, 9> operation_names{
+    "allreduce",     "allgather", "broadcast",       "barrier",           "alltoall",
+    "reducescatter", "join",      "add_process_set", "remove_process_set"};
+constexpr std::array<const char*, 6> reduce_op_names{"average", "sum",     "min",
+                                                     "max",     "product", "adasum"};
 constexpr std::array<const char*, 10> data_type_names{"uint8",   "int8",    "int16",    "int32",
                                                       "int64",   "float16", "bfloat16", "float32",
                                                       "float64", "bool"};

@@ -8,9 +8,24 @@
 
 namespace autotune {
 
-enum class Operation : uint8_t { allreduce = 0, allgather = 1, broadcast = 2, barrier = 3 };
+enum class Operation : uint8_t {
+  allreduce = 0,
+  allgather = 1,
+  broadcast = 2,
+  barrier = 3,
+  alltoall = 4,
+  reducescatter = 5,
+  join = 6,
+  add_process_set = 7,
+  remove_process_set = 8,
+};
 
-enum class ReduceOp : uint8_t { average = 0, sum = 1, min = 2, max = 3, product = 4 };
+// True for operations that move tensors; the others only agree on something.
+inline bool moves_data(Operation operation) {
+  return operation != Operation::barrier && operation < Operation::join;
+}
+
+enum class ReduceOp : uint8_t { average = 0, sum = 1, min = 2, max = 3, product = 4, adasum = 5 };
 
 enum class DataType : uint8_t {
   uint8 = 0,

@@ -1,10 +1,12 @@
+// What the ranks announce, until it is ready. What is sent then: coordinator_take.cc.
 #include "engine/coordinator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/errors.h"
-#include "engine/fusion.h"
+#include "engine/negotiate.h"
 #include "engine/timeline.h"
 
 namespace autotune {
@@ -12,20 +14,30 @@ namespace autotune {
 namespace {
 
 // Payload that fusion counts: what one rank's buffer has to hold.
-int64_t fused_bytes(const Request& request, const std::vector<int64_t>& first_dims) {
+int64_t fused_bytes(const Request& request, const std::vector<int64_t>& rows) {
   if (request.operation != Operation::allgather || request.shape.empty()) return request.bytes();
-  int64_t rows = 0;
-  for (int64_t dim : first_dims) rows += dim;
   Shape gathered = request.shape;
-  gathered[0] = rows;
+  gathered[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   return element_count(gathered) * static_cast<int64_t>(size_of(request.dtype));
 }
 
-// The request that rank `rank` made when `entry` was agreed.
-Request request_of(const CacheEntry& entry, int rank) {
+// The request that the rank at `position` of the set made when `entry` was agreed.
+Request request_of(const CacheEntry& entry, int position) {
   Request request = entry.request;
-  if (!entry.first_dims.empty()) request.shape[0] = entry.first_dims[static_cast<size_t>(rank)];
+  const auto place = static_cast<std::ptrdiff_t>(position);
+  if (request.operation == Operation::allgather) {
+    request.shape[0] = *(entry.rows.begin() + place);
+  } else if (request.operation == Operation::alltoall) {
+    const auto size = static_cast<std::ptrdiff_t>(request.splits.size());
+    const auto row = entry.rows.begin() + place * size;
+    request.splits.assign(row, row + size);
+    request.shape[0] = std::accumulate(row, row + size, int64_t{0});
+  }
   return request;
+}
+
+bool is_cacheable(const Request& request) {
+  return request.cacheable && moves_data(request.operation);
 }
 
 }  // namespace
@@ -34,8 +46,10 @@ Coordinator::Coordinator(int size, const Params& params, Timeline* timeline)
     : size_(size),
       params_(params),
       timeline_(timeline),
+      sets_(size),
       directory_(params.cache_capacity),
-      processed_(static_cast<size_t>(size), 0) {}
+      processed_(static_cast<size_t>(size), 0),
+      joined_(static_cast<size_t>(size), false) {}
 
 void Coordinator::propose(uint64_t epoch, const Params& params) {
   proposal_ = ParamsChange{epoch, 0, params};
@@ -49,6 +63,7 @@ void Coordinator::add(int rank, const RequestList& list, TimePoint now) {
   if (list.shutdown) request_shutdown("rank " + std::to_string(rank) + " shut down");
   processed_[static_cast<size_t>(rank)] = list.processed;
   directory_.forget_before(*std::min_element(processed_.begin(), processed_.end()));
+  newest_step_ = std::max(newest_step_, list.step);
   for (size_t word = 0; word < list.hit_bits.size(); ++word) {
     for (uint64_t bits = list.hit_bits[word]; bits != 0; bits &= bits - 1) {
       const auto slot = static_cast<int64_t>(word) * 64 + __builtin_ctzll(bits);
@@ -58,13 +73,24 @@ void Coordinator::add(int rank, const RequestList& list, TimePoint now) {
   for (const Request& request : list.requests) add_request(rank, request, list.step, now);
 }
 
+template <typename Announced>
+bool Coordinator::is_complete(const ProcessSet& set, int count, Announced&& announced) const {
+  if (count == set.size()) return true;
+  if (joined_count_ == 0) return false;
+  return std::all_of(set.ranks.begin(), set.ranks.end(), [&](int rank) {
+    return joined_[static_cast<size_t>(rank)] || announced(static_cast<size_t>(rank));
+  });
+}
+
 void Coordinator::add_hit(int rank, int64_t slot, uint64_t processed, int64_t step, TimePoint now) {
   const CacheEntry* entry = directory_.as_of(slot, processed);
   if (entry == nullptr) throw EngineError("negotiation: hit of an unknown cache slot");
+  const ProcessSet* set = sets_.find(entry->request.process_set);
+  if (set == nullptr) return;  // removed meanwhile; the rank learns that and fails it by itself
   const bool is_current =
       directory_.slot_of(entry->request.name) == slot && &directory_.current(slot) == entry;
   if (!is_current || pending_.count(entry->request.name)) {
-    add_request(rank, request_of(*entry, rank), step, now);
+    add_request(rank, request_of(*entry, set->position(rank)), step, now);
     return;
   }
   if (timeline_ != nullptr) timeline_->announced(entry->request, rank);
@@ -78,21 +104,30 @@ void Coordinator::add_hit(int rank, int64_t slot, uint64_t processed, int64_t st
   }
   hits.ranks[static_cast<size_t>(rank)] = true;
   hits.step = std::max(hits.step, step);
-  if (++hits.count == size_) complete_hits(slot, now);
+  ++hits.count;
+  if (is_complete(*set, hits.count, [&](size_t r) { return hits.ranks[r]; })) {
+    complete_hits(slot, now);
+  }
 }
 
 void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint now) {
+  const ProcessSet* set = sets_.find(request.process_set);
+  if (set == nullptr) return;  // as in add_hit
   if (timeline_ != nullptr) timeline_->announced(request, rank);
+  if (request.operation == Operation::join) return add_join(rank, request, step, now);
   const std::string name = request.name;
   hits_to_requests(directory_.slot_of(name));
   Pending& pending = pending_[name];
   if (pending.count == 0) {
     pending.requests.resize(static_cast<size_t>(size_));
+    pending.process_set = request.process_set;
     pending.since = now;
   }
   pending.requests[static_cast<size_t>(rank)] = std::move(request);
   pending.step = std::max(pending.step, step);
-  if (++pending.count == size_) complete(name, now);
+  ++pending.count;
+  const auto announced = [&](size_t r) { return pending.requests[r].has_value(); };
+  if (is_complete(*set, pending.count, announced)) complete(name, now);
 }
 
 void Coordinator::hits_to_requests(int64_t slot) {
@@ -100,47 +135,113 @@ void Coordinator::hits_to_requests(int64_t slot) {
   Hits& hits = hits_[static_cast<size_t>(slot)];
   if (hits.count == 0) return;
   const CacheEntry& entry = directory_.current(slot);
+  const ProcessSet* set = sets_.find(entry.request.process_set);
   Pending& pending = pending_[entry.request.name];
   pending.requests.resize(static_cast<size_t>(size_));
+  pending.process_set = entry.request.process_set;
   pending.since = hits.since;
   pending.step = hits.step;
   for (int rank = 0; rank < size_; ++rank) {
     if (!hits.ranks[static_cast<size_t>(rank)]) continue;
-    pending.requests[static_cast<size_t>(rank)] = request_of(entry, rank);
+    pending.requests[static_cast<size_t>(rank)] = request_of(entry, set->position(rank));
     ++pending.count;
   }
   hits.count = 0;
   --pending_hits_;
 }
 
+void Coordinator::add_join(int rank, const Request& request, int64_t step, TimePoint now) {
+  if (joined_count_ == 0) first_joined_ = now;
+  joined_[static_cast<size_t>(rank)] = true;
+  if (++joined_count_ < size_) return complete_what_joined_ranks_held_up(now);
+  // Nothing is pending: what some ranks announced became ready when the others joined.
+  complete_what_joined_ranks_held_up(now);
+  if (timeline_ != nullptr) timeline_->negotiated(request.name);
+  Ready ready;
+  ready.response.operation = Operation::join;
+  ready.response.root_rank = rank;
+  ready.response.step = newest_step_;
+  ready.response.items.resize(1);
+  ready.response.items[0].name = request.name;
+  ready.step = step;
+  ready.since = first_joined_;
+  ready.ready = now;
+  ready_.push_back(std::move(ready));
+  joined_.assign(joined_.size(), false);
+  joined_count_ = 0;
+}
+
+void Coordinator::complete_what_joined_ranks_held_up(TimePoint now) {
+  std::vector<std::pair<TimePoint, std::string>> names;  // in the order of announcement
+  for (const auto& [name, pending] : pending_) {
+    const auto announced = [&requests = pending.requests](size_t r) {
+      return requests[r].has_value();
+    };
+    const ProcessSet& set = *sets_.find(pending.process_set);
+    if (is_complete(set, pending.count, announced)) names.emplace_back(pending.since, name);
+  }
+  std::sort(names.begin(), names.end());
+  for (const auto& [since, name] : names) complete(name, now);
+  for (size_t slot = 0; slot < hits_.size(); ++slot) {
+    const Hits& hits = hits_[slot];
+    if (hits.count == 0) continue;
+    const auto number = static_cast<int64_t>(slot);
+    const ProcessSet& set = *sets_.find(directory_.current(number).request.process_set);
+    if (is_complete(set, hits.count, [&](size_t r) { return hits.ranks[r]; })) {
+      complete_hits(number, now);
+    }
+  }
+}
+
 void Coordinator::complete(const std::string& name, TimePoint now) {
   if (timeline_ != nullptr) timeline_->negotiated(name);
   auto found = pending_.find(name);
   Pending& pending = found->second;
-  std::vector<Request> requests;
-  requests.reserve(pending.requests.size());
-  for (auto& request : pending.requests) requests.push_back(std::move(*request));
-  Ready ready{negotiate(requests), 0, pending.step, pending.since, now, {}};
-  const std::vector<int64_t>& first_dims = ready.response.items[0].first_dims;
-  ready.bytes = fused_bytes(requests[0], first_dims);
-  const bool cacheable = ready.response.error.empty() && requests[0].cacheable &&
-                         requests[0].operation != Operation::barrier;
-  // The entry of rank 0 stands for all: the others differ in the first dimension only.
-  if (cacheable) ready.remembered = CacheEntry{std::move(requests[0]), first_dims};
+  std::vector<Announced> announced;
+  std::vector<int> joined;
+  for (int rank : sets_.find(pending.process_set)->ranks) {
+    const std::optional<Request>& request = pending.requests[static_cast<size_t>(rank)];
+    if (request) {
+      announced.push_back({rank, &*request});
+    } else {
+      joined.push_back(rank);
+    }
+  }
+  Ready ready;
+  ready.response = negotiate(announced, joined, size_);
+  ready.step = pending.step;
+  ready.since = pending.since;
+  ready.ready = now;
+  Request first = std::move(*pending.requests[static_cast<size_t>(announced[0].rank)]);
+  ready.group = first.group;
+  const std::vector<int64_t>& rows = ready.response.items[0].rows;
+  ready.bytes = fused_bytes(first, rows);
+  // The entry of the first member stands for all: the others differ in their rows only.
+  if (ready.response.error.empty() && joined.empty() && is_cacheable(first)) {
+    ready.remembered = CacheEntry{std::move(first), rows};
+  }
   pending_.erase(found);
+  change_process_sets(ready.response);
   ready_.push_back(std::move(ready));
 }
 
 void Coordinator::complete_hits(int64_t slot, TimePoint now) {
   Hits& hits = hits_[static_cast<size_t>(slot)];
-  const CacheEntry& entry = directory_.current(slot);
-  if (timeline_ != nullptr) timeline_->negotiated(entry.request.name);
-  ready_.push_back({response_from_cache(slot),
-                    fused_bytes(entry.request, entry.first_dims),
-                    hits.step,
-                    hits.since,
-                    now,
-                    {}});
+  const Request& request = directory_.current(slot).request;
+  if (hits.count < sets_.find(request.process_set)->size()) {
+    const std::string name = request.name;
+    hits_to_requests(slot);
+    return complete(name, now);  // in full, for those that have joined
+  }
+  if (timeline_ != nullptr) timeline_->negotiated(request.name);
+  Ready ready;
+  ready.response = response_from_cache(slot);
+  ready.bytes = fused_bytes(request, directory_.current(slot).rows);
+  ready.step = hits.step;
+  ready.group = request.group;
+  ready.since = hits.since;
+  ready.ready = now;
+  ready_.push_back(std::move(ready));
   directory_.touch(slot);
   hits.count = 0;
   hits.ready = true;
@@ -156,129 +257,79 @@ Response Coordinator::response_from_cache(int64_t slot) const {
   response.root_rank = entry.request.root_rank;
   response.prescale = entry.request.prescale;
   response.postscale = entry.request.postscale;
-  ResponseItem item;
-  item.name = entry.request.name;
-  item.cache_slot = slot;
-  item.from_cache = true;
-  item.first_dims = entry.first_dims;
-  response.items.push_back(std::move(item));
+  response.process_set = entry.request.process_set;
+  response.items.resize(1);
+  response.items[0].cache_slot = slot;
+  response.items[0].from_cache = true;
   return response;
 }
 
-std::vector<ResponseList> Coordinator::take() {
-  std::vector<ResponseList> lists;
-  while (!ready_.empty()) lists.push_back(take_run(change_is_due()));
-  if (shutdown_reason_) {
-    ResponseList last;
-    last.shutdown = true;
-    last.shutdown_reason = *shutdown_reason_;
-    ++lists_sent_;
-    lists.push_back(std::move(last));
+// When all ranks have agreed on a set: give it a number, or forget it.
+void Coordinator::change_process_sets(Response& response) {
+  if (!response.error.empty()) return;
+  const std::vector<int64_t>& values = response.items[0].rows;
+  if (response.operation == Operation::add_process_set) {
+    response.root_rank = next_set_id_++;
+    sets_.add(response.root_rank, std::vector<int>(values.begin(), values.end()));
+  } else if (response.operation == Operation::remove_process_set) {
+    const std::string busy = in_flight_of(response.root_rank);
+    if (busy.empty()) return sets_.remove(response.root_rank);
+    response.error = "remove_process_set of " + std::to_string(response.root_rank) +
+                     " failed: expected no operation of the set in flight, got " + busy +
+                     "; wait for it on all ranks of the set first";
   }
-  return lists;
 }
 
-bool Coordinator::change_is_due() const { return proposal_ && ready_.front().step > last_step_; }
-
-// One response list from the front of `ready_`: all of it, or up to where a parameter change is
-// due.
-ResponseList Coordinator::take_run(bool with_change) {
-  ResponseList list;
-  if (with_change) apply_change(list);
-  std::vector<Ready> run;
-  while (!ready_.empty() && !change_is_due()) {
-    last_step_ = std::max(last_step_, ready_.front().step);
-    run.push_back(std::move(ready_.front()));
-    ready_.pop_front();
-  }
-  for (Ready& ready : run) {
-    add_skew(ready.since, ready.ready);
-    remember(ready);
-  }
-  std::vector<FusionCandidate> candidates;
-  for (const Ready& ready : run) candidates.push_back({&ready.response, ready.bytes, ready.step});
-  for (const auto& group : plan_fusion(candidates, params_.fusion_threshold_bytes)) {
-    Response response = std::move(run[group[0]].response);
-    for (size_t i = 1; i < group.size(); ++i) {
-      response.items.push_back(std::move(run[group[i]].response.items[0]));
-    }
-    list.responses.push_back(std::move(response));
-  }
-  ++lists_sent_;
-  return list;
-}
-
-// Tensors overlap: every moment counts once.
-void Coordinator::add_skew(TimePoint since, TimePoint ready) {
-  const TimePoint begin = std::max(since, skew_counted_until_);
-  if (ready > begin) skew_ += ready - begin;
-  skew_counted_until_ = std::max(skew_counted_until_, ready);
-}
-
-void Coordinator::remember(Ready& ready) {
-  ResponseItem& item = ready.response.items[0];
-  if (item.from_cache) hits_[static_cast<size_t>(item.cache_slot)].ready = false;
-  if (!ready.remembered) return;
-  const auto in_use = [this](int64_t slot) {
-    if (static_cast<size_t>(slot) >= hits_.size()) return false;
-    const Hits& hits = hits_[static_cast<size_t>(slot)];
-    return hits.count > 0 || hits.ready;
+// One operation of the set that only some ranks have announced, for people; "" when there is none.
+std::string Coordinator::in_flight_of(int32_t process_set) const {
+  const auto text = [](const Request& request, size_t rank) {
+    return describe(request) + " on rank " + std::to_string(rank);
   };
-  item.cache_slot = directory_.insert(std::move(*ready.remembered), lists_sent_ + 1, in_use);
+  for (const auto& [name, pending] : pending_) {
+    if (pending.process_set != process_set) continue;
+    for (size_t rank = 0; rank < pending.requests.size(); ++rank) {
+      if (pending.requests[rank]) return text(*pending.requests[rank], rank);
+    }
+  }
+  for (size_t slot = 0; slot < hits_.size(); ++slot) {
+    if (hits_[slot].count == 0) continue;
+    const Request& request = directory_.current(static_cast<int64_t>(slot)).request;
+    if (request.process_set != process_set) continue;
+    const auto& ranks = hits_[slot].ranks;
+    return text(request,
+                static_cast<size_t>(std::find(ranks.begin(), ranks.end(), true) - ranks.begin()));
+  }
+  return "";
 }
 
-void Coordinator::apply_change(ResponseList& list) {
-  proposal_->first_step = ready_.front().step;
-  list.change = proposal_;
-  params_ = proposal_->params;
-  proposal_.reset();
-  if (params_.cache_capacity < directory_.size()) {
-    for (size_t slot = 0; slot < hits_.size(); ++slot) hits_to_requests(static_cast<int64_t>(slot));
+template <typename Announced>
+std::vector<int> Coordinator::missing(int32_t process_set, Announced&& announced) const {
+  std::vector<int> ranks;
+  for (int rank : sets_.find(process_set)->ranks) {
+    const auto index = static_cast<size_t>(rank);
+    if (!announced(index) && !joined_[index]) ranks.push_back(rank);
   }
-  list.evicted_slots = directory_.resize(params_.cache_capacity);
-  name_items_of(list.evicted_slots);
-}
-
-// Ready responses must not refer to slots that are gone when they arrive.
-void Coordinator::name_items_of(const std::vector<int64_t>& evicted_slots) {
-  if (evicted_slots.empty()) return;
-  std::vector<bool> gone(hits_.size(), false);
-  for (int64_t slot : evicted_slots) {
-    if (static_cast<size_t>(slot) < gone.size()) gone[static_cast<size_t>(slot)] = true;
-  }
-  for (Ready& ready : ready_) {
-    ResponseItem& item = ready.response.items[0];
-    if (!item.from_cache || !gone[static_cast<size_t>(item.cache_slot)]) continue;
-    hits_[static_cast<size_t>(item.cache_slot)].ready = false;
-    item.from_cache = false;
-    item.cache_slot = -1;
-  }
+  return ranks;
 }
 
 std::vector<Stalled> Coordinator::stalled(TimePoint now, std::chrono::duration<double> age) const {
   std::vector<Stalled> found;
   for (const auto& [name, pending] : pending_) {
     if (now - pending.since < age) continue;
-    Stalled entry{name, Operation::allreduce, {}, now - pending.since};
-    for (int rank = 0; rank < size_; ++rank) {
-      const auto& request = pending.requests[static_cast<size_t>(rank)];
-      if (request) {
-        entry.operation = request->operation;
-      } else {
-        entry.missing_ranks.push_back(rank);
-      }
-    }
-    found.push_back(std::move(entry));
+    const auto& requests = pending.requests;
+    const auto known = std::find_if(requests.begin(), requests.end(),
+                                    [](const auto& request) { return request.has_value(); });
+    found.push_back({name, (*known)->operation,
+                     missing(pending.process_set, [&](size_t r) { return bool(requests[r]); }),
+                     now - pending.since});
   }
   for (size_t slot = 0; slot < hits_.size(); ++slot) {
     const Hits& hits = hits_[slot];
     if (hits.count == 0 || now - hits.since < age) continue;
     const Request& request = directory_.current(static_cast<int64_t>(slot)).request;
-    Stalled entry{request.name, request.operation, {}, now - hits.since};
-    for (int rank = 0; rank < size_; ++rank) {
-      if (!hits.ranks[static_cast<size_t>(rank)]) entry.missing_ranks.push_back(rank);
-    }
-    found.push_back(std::move(entry));
+    found.push_back({request.name, request.operation,
+                     missing(request.process_set, [&](size_t r) { return hits.ranks[r]; }),
+                     now - hits.since});
   }
   return found;
 }

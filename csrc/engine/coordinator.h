@@ -1,13 +1,20 @@
 // Negotiation: the coordinator (rank 0) learns which tensors each rank has ready, checks that the
-// ranks mean the same, and decides the one global order of operations. Pure logic: no sockets, no
-// threads, no clock of its own.
+// ranks mean the same, and decides the one global order of operations over all process sets. Pure
+// logic: no sockets, no threads, no clock of its own.
 //
 //   pending   announced by some ranks
-//   ready     announced by all ranks, not yet sent
+//   ready     announced by all ranks of the process set that have not joined, not yet sent
+//
+// Every rank gets every response and passes over those of sets that it is not in: so sets can never
+// wait for each other, and the caches of all ranks stay alike.
 //
 // A parameter change travels in the response sequence: it is placed before the first operation of a
 // training step that no earlier operation belonged to, i.e. between two steps, and at the same
 // place on every rank.
+//
+// Rank r *joins* when it has nothing more to contribute. From then on tensors become ready without
+// it; their responses are sent in full and not remembered, so that r can take part with zeros. When
+// the last rank has joined, all go on as before.
 #pragma once
 
 #include <chrono>
@@ -18,6 +25,7 @@
 #include <vector>
 
 #include "engine/message.h"
+#include "engine/process_set.h"
 #include "engine/response_cache.h"
 
 namespace autotune {
@@ -29,7 +37,7 @@ class Timeline;
 struct Stalled {
   std::string name;
   Operation operation;
-  std::vector<int> missing_ranks;
+  std::vector<int> missing_ranks;  // global
   std::chrono::duration<double> age;
 };
 
@@ -47,7 +55,8 @@ class Coordinator {
   // Time in which something was announced by some ranks and the last one was waited for.
   std::chrono::nanoseconds skew() const { return skew_; }
 
-  // Tensors that some ranks announced at least `age` ago and others did not.
+  // Tensors that some ranks announced at least `age` ago and others, which have not joined, did
+  // not.
   std::vector<Stalled> stalled(TimePoint now, std::chrono::duration<double> age) const;
   bool has_pending() const { return !pending_.empty() || pending_hits_ > 0; }
   // End the job's communication with the next `take`.
@@ -55,8 +64,9 @@ class Coordinator {
 
  private:
   struct Pending {
-    std::vector<std::optional<Request>> requests;  // by rank
+    std::vector<std::optional<Request>> requests;  // by global rank
     int count = 0;
+    int32_t process_set = 0;
     int64_t step = 0;
     TimePoint since;
   };
@@ -69,8 +79,9 @@ class Coordinator {
   };
   struct Ready {
     Response response;  // of a single item
-    int64_t bytes;
-    int64_t step;
+    int64_t bytes = 0;
+    int64_t step = 0;
+    uint64_t group = 0;
     TimePoint since;                       // announced by the first rank
     TimePoint ready;                       // announced by the last rank
     std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
@@ -80,8 +91,16 @@ class Coordinator {
   void add_hit(int rank, int64_t slot, uint64_t processed, int64_t step, TimePoint now);
   // Ranks that hit `slot` are from now on pending like ranks that sent the whole request.
   void hits_to_requests(int64_t slot);
+  void add_join(int rank, const Request& request, int64_t step, TimePoint now);
+  void complete_what_joined_ranks_held_up(TimePoint now);
+  template <typename Announced>
+  bool is_complete(const ProcessSet& set, int count, Announced&& announced) const;
   void complete(const std::string& name, TimePoint now);
   void complete_hits(int64_t slot, TimePoint now);
+  void change_process_sets(Response& response);
+  std::string in_flight_of(int32_t process_set) const;
+  template <typename Announced>
+  std::vector<int> missing(int32_t process_set, Announced&& announced) const;
   void add_skew(TimePoint since, TimePoint ready);
   Response response_from_cache(int64_t slot) const;
   ResponseList take_run(bool with_change);
@@ -93,22 +112,24 @@ class Coordinator {
   int size_;
   Params params_;
   Timeline* timeline_;
+  ProcessSetTable sets_;
+  int32_t next_set_id_ = 1;
   CacheDirectory directory_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Hits> hits_;           // by slot
   std::vector<uint64_t> processed_;  // by rank: response lists known to be processed
+  std::vector<bool> joined_;         // by rank
+  int joined_count_ = 0;
+  TimePoint first_joined_;
   int64_t pending_hits_ = 0;
   std::deque<Ready> ready_;
   std::optional<ParamsChange> proposal_;
   std::optional<std::string> shutdown_reason_;
-  int64_t last_step_ = -1;  // of the operations sent so far
+  int64_t last_step_ = -1;    // of the operations sent so far
+  int64_t newest_step_ = -1;  // of the operations announced so far
   uint64_t lists_sent_ = 0;
   std::chrono::nanoseconds skew_{0};
   TimePoint skew_counted_until_{};
 };
-
-// The decision about one tensor from the requests of all ranks (index = rank): a response of one
-// item, or an error response whose text names the tensor, the ranks and both values.
-Response negotiate(const std::vector<Request>& requests);
 
 }  // namespace autotune

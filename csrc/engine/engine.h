@@ -9,6 +9,9 @@
 // bytes fill a fusion buffer or when a thread waits for a handle. With nothing to do all threads
 // sleep.
 //
+// An operation in flight lives in `in_flight_` from enqueue to completion; its address does not
+// change, and only the thread that holds cycle_mutex_ completes it.
+//
 // Lock order: cycle_mutex_, then mutex_. mutex_ is never held while the communicator or a socket is
 // used.
 #pragma once
@@ -17,9 +20,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -29,7 +34,9 @@
 #include "comm/control/control.h"
 #include "engine/coordinator.h"
 #include "engine/executor.h"
+#include "engine/process_set.h"
 #include "engine/response_cache.h"
+#include "engine/stall.h"
 #include "engine/steps.h"
 #include "engine/tensor.h"
 #include "engine/timeline.h"
@@ -44,15 +51,13 @@ struct EngineOptions {
   std::string timeline_path;          // empty: none from the start
   bool timeline_mark_cycles = false;
   TimelineClock timeline_clock;
+  bool disable_group_fusion = false;  // groups fuse only within themselves; the same on all ranks
 };
-
-// Makes the data plane; called once, with what it shall call while it waits.
-using CommunicatorFactory = std::function<Communicators(const Progress&)>;
 
 class Engine {
  public:
   Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> control,
-         const CommunicatorFactory& make_communicators);
+         CommunicatorFactory make_communicators);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -63,6 +68,12 @@ class Engine {
   // Hand over an operation; `entry.handle` is set here. Returns its number.
   // Throws InvalidRequest or EngineError.
   int64_t enqueue(TensorEntry entry);
+  // All of them or none, announced together.
+  std::vector<int64_t> enqueue_group(std::vector<TensorEntry> entries);
+  // Operations over all ranks; the handle's `value` is the id. The ranks' order does not matter.
+  int64_t add_process_set(const std::vector<int>& ranks);
+  int64_t remove_process_set(int32_t id);
+  std::map<int32_t, ProcessSet> process_sets();
   bool poll(int64_t handle);
   // True when complete; false after `timeout`. Throws EngineError when the operation failed.
   bool wait(int64_t handle, std::chrono::nanoseconds timeout);
@@ -94,29 +105,44 @@ class Engine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void run();
-  void sleep_until_needed();
-  void cycle();
-  bool exchange();
-  void send_and_process(const std::vector<ResponseList>& lists);
-  std::vector<RequestList> collect();
-  bool announce_is_due(Clock::time_point now) const;
-  Clock::time_point announce_time() const;
-  void handle_frames();
-  void process(const ResponseList& list);
-  void apply(const ParamsChange& change);
-  void perform(const Response& response);
-  std::vector<TensorEntry> entries_of(const Response& response);
-  void complete(const std::vector<TensorEntry>& entries, const std::string& error);
-  void check_stalls(Clock::time_point now);
-  void check_connections();
-  void fail_everything(const std::string& reason, bool fatal);
+  // How long the engine thread leaves the next cycle to a thread that waited a moment ago.
+  static constexpr std::chrono::microseconds lease{500};
+
+  // engine.cc: the training thread's side
+  void check_name(const Request& request) const;
+  void queue(TensorEntry* entries, size_t count, int64_t* numbers);
   bool wait_by_running_cycles(const std::shared_ptr<Handle>& handle, Clock::time_point deadline);
   std::shared_ptr<Handle> find_handle(int64_t handle);
-  void set_affinity() const;
-  void progress();
   void start_timeline_at_init();
   void end_step_now(Clock::time_point now);
+  Clock::time_point announce_time() const;
+
+  // engine_cycle.cc: negotiating and performing
+  void cycle();
+  bool exchange();
+  void send_and_process(std::vector<ResponseList> lists);
+  std::vector<RequestList> collect();
+  void announce(const TensorEntry& entry, std::vector<RequestList>& lists);
+  void handle_frames();
+  void process(ResponseList list);
+  void apply(const ParamsChange& change);
+  void find_work(ResponseList& list);
+  TensorEntry* find_entry(const Response& response, ResponseItem& item);
+  TensorEntry* zeros_for(const Response& response, const ResponseItem& item);
+  void perform(const Work& work);
+  void remember(const Work& work);
+  void agree(const Work& work);
+  void add_set(int32_t id, const ProcessSet& set);
+  void remove_set(int32_t id);
+  void complete(const Work& work);
+
+  // engine_thread.cc: the engine's own thread; when things go wrong
+  void run();
+  void sleep_until_needed();
+  void set_affinity() const;
+  void progress();
+  void check_connections();
+  void fail_everything(const std::string& reason, bool fatal);
 
   const EngineOptions options_;
   const int rank_;
@@ -129,9 +155,13 @@ class Engine {
   std::deque<Frame> frames_;
   ResponseCache cache_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
-  std::unique_ptr<Executor> executor_;
+  const CommunicatorFactory make_communicators_;
+  Executor executor_;
+  std::vector<Work> works_;               // of the response list that is being processed
+  std::deque<TensorEntry> zero_entries_;  // stand in for tensors while this rank has joined
+  std::deque<std::vector<char>> zeros_;   // their memory
   uint64_t processed_ = 0;
-  Clock::time_point last_stall_check_;
+  StallInspector stalls_;
   bool shutdown_announced_ = false;
   bool saying_goodbye_ = false;  // shutdown is decided: ranks may leave
 
@@ -140,8 +170,9 @@ class Engine {
   std::condition_variable done_changed_;
   std::unordered_map<int64_t, std::shared_ptr<Handle>> handles_;
   int64_t next_handle_ = 0;
-  std::unordered_map<std::string, TensorEntry> in_flight_;
-  std::vector<std::string> unannounced_;
+  std::unordered_map<std::string_view, std::unique_ptr<TensorEntry>> in_flight_;  // by full name
+  std::vector<TensorEntry*> unannounced_;                                         // in in_flight_
+  ProcessSetTable sets_;
   int64_t unannounced_bytes_ = 0;
   Clock::time_point first_unannounced_{};
   int waiting_threads_ = 0;

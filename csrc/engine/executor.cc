@@ -1,9 +1,11 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <numeric>
 
+#include "comm/p2p/adasum.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -31,15 +33,29 @@ void copy(void* to, const void* from, int64_t bytes) {
 }
 
 // First element of rank r's rows, in bytes, for r = 0..size (the last one: all bytes).
-std::vector<int64_t> row_offsets(const std::vector<int64_t>& first_dims, int64_t row_bytes) {
+std::vector<int64_t> row_offsets(const std::vector<int64_t>& rows, int64_t row_bytes) {
   std::vector<int64_t> offsets{0};
-  for (int64_t dim : first_dims) offsets.push_back(offsets.back() + dim * row_bytes);
+  for (int64_t dim : rows) offsets.push_back(offsets.back() + dim * row_bytes);
   return offsets;
 }
 
 int64_t row_bytes_of(const Request& request) {
   const Shape row(request.shape.begin() + 1, request.shape.end());
   return element_count(row) * static_cast<int64_t>(size_of(request.dtype));
+}
+
+// Rows that the rank at place `rank` of `size` keeps of a scattered tensor of `rows` rows.
+int64_t rows_of(int64_t rows, int rank, int size) {
+  return rows / size + (rank < rows % size ? 1 : 0);
+}
+
+// Memory for `rows` rows like those of the input.
+void make_result(TensorEntry& entry, int64_t rows) {
+  Handle& handle = *entry.handle;
+  handle.result_bytes = rows * row_bytes_of(entry.request);
+  handle.result.reset(new char[static_cast<size_t>(handle.result_bytes)]);
+  handle.result_shape = entry.request.shape;
+  handle.result_shape[0] = rows;
 }
 
 }  // namespace
@@ -52,33 +68,44 @@ char* Buffer::reserve(int64_t bytes) {
   return data_.get();
 }
 
-Executor::Executor(Communicators communicators, ActivityObserver* observer)
-    : communicators_(std::move(communicators)), observer_(observer) {
-  if (communicators_.hierarchical) communicators_.hierarchical->observe(observer);
+void Executor::add_set(int32_t id, const ProcessSet& set, Communicators communicators,
+                       Progress progress) {
+  if (communicators.hierarchical) communicators.hierarchical->observe(observer_);
+  sets_[id] = {set.ranks, std::move(communicators), std::move(progress)};
 }
 
-void Executor::run(const Response& response, const std::vector<TensorEntry*>& entries,
-                   const Params& params) {
+void Executor::run(const Work& work, const Params& params) {
+  const Response& response = *work.response;
+  const Entries& entries = work.entries;
+  const Set& set = sets_.at(response.process_set);
   ++counters_.responses;
   counters_.operations += static_cast<int64_t>(entries.size());
   if (entries.size() > 1) counters_.fused_tensors += static_cast<int64_t>(entries.size());
   for (const TensorEntry* entry : entries) counters_.payload_bytes += entry->request.bytes();
   switch (response.operation) {
     case Operation::allreduce:
-      return allreduce(response, entries, select(params.hierarchical_allreduce));
+      return allreduce(response, entries, set.select(params.hierarchical_allreduce), set);
     case Operation::allgather:
-      return allgather(response, entries, select(params.hierarchical_allgather));
+      return allgather(response, entries, set.select(params.hierarchical_allgather));
+    case Operation::reducescatter:
+      return reducescatter(response, entries, set.select(params.hierarchical_allreduce));
+    case Operation::alltoall:
+      return alltoall(response, *entries[0], *set.communicators.flat);
     case Operation::broadcast:
-      return broadcast(response, *entries[0]);
+      return broadcast(response, *entries[0], set);
     case Operation::barrier:
-      return;  // agreed by all ranks: that is all a barrier asks for
+    case Operation::join:
+    case Operation::add_process_set:
+    case Operation::remove_process_set:
+      return;  // agreed by all ranks: that is all they ask for here
   }
 }
 
-void Executor::allreduce(const Response& response, const std::vector<TensorEntry*>& entries,
-                         Communicator& communicator) {
+void Executor::allreduce(const Response& response, const Entries& entries,
+                         Communicator& communicator, const Set& set) {
   const auto item = static_cast<int64_t>(size_of(response.dtype));
-  const bool packing = entries.size() > 1 && !communicator.gathers();
+  const bool is_adasum = response.reduce_op == ReduceOp::adasum;
+  const bool packing = entries.size() > 1 && !communicator.gathers() && !is_adasum;
   const auto packed = [&](const TensorEntry& entry) {
     return packing && entry.request.bytes() < in_place_bytes;
   };
@@ -103,12 +130,7 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
     }
     if (packed_bytes > 0) spans_.push_back({buffer, buffer, packed_bytes / item});
   }
-  {
-    Stopwatch watch(counters_.transfer_ns);
-    Activity activity(observer_, activity_name(communicator.backend(), Operation::allreduce));
-    communicator.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
-                           response.postscale);
-  }
+  reduce(response, communicator, set);
   Stopwatch watch(counters_.unpack_ns);
   Activity activity(observer_, packed_bytes > 0 ? "MEMCPY_OUT_FUSION_BUFFER" : nullptr);
   const char* next = buffer;
@@ -119,7 +141,26 @@ void Executor::allreduce(const Response& response, const std::vector<TensorEntry
   }
 }
 
-void Executor::allgather(const Response& response, const std::vector<TensorEntry*>& entries,
+// Reduce spans_ over the ranks.
+void Executor::reduce(const Response& response, Communicator& communicator, const Set& set) {
+  Stopwatch watch(counters_.transfer_ns);
+  if (response.reduce_op != ReduceOp::adasum) {
+    Activity activity(observer_, activity_name(communicator.backend(), Operation::allreduce));
+    communicator.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
+                           response.postscale);
+    return;
+  }
+  Activity activity(observer_, "MPI_ADASUM_ALLREDUCE");
+  if (set.communicators.transport) {
+    adasum(*set.communicators.transport, set.progress, spans_, response.dtype, response.prescale,
+           response.postscale);
+  } else {  // of one rank: its own vector
+    set.communicators.flat->allreduce(spans_, response.dtype, ReduceOp::sum, response.prescale,
+                                      response.postscale);
+  }
+}
+
+void Executor::allgather(const Response& response, const Entries& entries,
                          Communicator& communicator) {
   const auto size = static_cast<size_t>(communicator.size());
   const auto rank = static_cast<size_t>(communicator.rank());
@@ -127,14 +168,10 @@ void Executor::allgather(const Response& response, const std::vector<TensorEntry
   std::vector<int64_t> block_bytes(size, 0);  // by rank: its rows of all entries
   for (size_t e = 0; e < entries.size(); ++e) {
     const Request& request = entries[e]->request;
-    const std::vector<int64_t>& first_dims = response.items[e].first_dims;
-    offsets.push_back(row_offsets(first_dims, row_bytes_of(request)));
+    const std::vector<int64_t>& rows = response.items[e].rows;
+    offsets.push_back(row_offsets(rows, row_bytes_of(request)));
     for (size_t r = 0; r < size; ++r) block_bytes[r] += offsets[e][r + 1] - offsets[e][r];
-    Handle& handle = *entries[e]->handle;
-    handle.result_bytes = offsets[e].back();
-    handle.result.reset(new char[static_cast<size_t>(handle.result_bytes)]);
-    handle.result_shape = request.shape;
-    handle.result_shape[0] = std::accumulate(first_dims.begin(), first_dims.end(), int64_t{0});
+    make_result(*entries[e], std::accumulate(rows.begin(), rows.end(), int64_t{0}));
   }
   const bool fused = entries.size() > 1;
   const int64_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), int64_t{0});
@@ -168,12 +205,81 @@ void Executor::allgather(const Response& response, const std::vector<TensorEntry
   }
 }
 
-void Executor::broadcast(const Response& response, TensorEntry& entry) {
-  const int64_t bytes = entry.request.bytes();
-  if (communicators_.flat->rank() == response.root_rank) copy(entry.output, entry.input, bytes);
+// The fusion buffer holds a block per rank: its rows of all tensors, and nothing of use up to the
+// length of the longest block, which is rank 0's.
+void Executor::reducescatter(const Response& response, const Entries& entries,
+                             Communicator& communicator) {
+  const int size = communicator.size();
+  const int rank = communicator.rank();
+  const auto item = static_cast<int64_t>(size_of(response.dtype));
+  int64_t block_bytes = 0;
+  for (TensorEntry* entry : entries) {
+    const int64_t rows = entry->request.shape[0];
+    block_bytes += rows_of(rows, 0, size) * row_bytes_of(entry->request);
+    make_result(*entry, rows_of(rows, rank, size));
+  }
+  const int64_t total_bytes = block_bytes * size;
+  char* const buffer = fusion_buffer_.reserve(total_bytes);
+  {
+    Stopwatch watch(counters_.pack_ns);
+    Activity activity(observer_, "MEMCPY_IN_FUSION_BUFFER");
+    std::vector<int64_t> done(entries.size(), 0);  // bytes of each tensor
+    for (int r = 0; r < size; ++r) {
+      char* next = buffer + block_bytes * r;
+      for (size_t e = 0; e < entries.size(); ++e) {
+        const Request& request = entries[e]->request;
+        const int64_t bytes = rows_of(request.shape[0], r, size) * row_bytes_of(request);
+        copy(next, static_cast<const char*>(entries[e]->input) + done[e], bytes);
+        done[e] += bytes;
+        next += bytes;
+      }
+      const int64_t unused = buffer + block_bytes * (r + 1) - next;
+      if (unused > 0) std::memset(next, 0, static_cast<size_t>(unused));
+    }
+  }
+  {
+    Stopwatch watch(counters_.transfer_ns);
+    Activity activity(observer_, activity_name(communicator.backend(), Operation::reducescatter));
+    spans_ = {{buffer, buffer, total_bytes / item}};
+    communicator.reduce_scatter(spans_, response.dtype, response.reduce_op, response.prescale,
+                                size);
+  }
+  Stopwatch watch(counters_.unpack_ns);
+  Activity activity(observer_, "MEMCPY_OUT_FUSION_BUFFER");
+  char* own = buffer + block_bytes * rank;
+  scale(own, block_bytes / item, response.dtype, response.postscale,
+        response.reduce_op == ReduceOp::average ? size : 1);
+  for (const TensorEntry* entry : entries) {
+    copy(entry->handle->result.get(), own, entry->handle->result_bytes);
+    own += entry->handle->result_bytes;
+  }
+}
+
+void Executor::alltoall(const Response& response, TensorEntry& entry, Communicator& communicator) {
+  const auto size = static_cast<size_t>(communicator.size());
+  const auto rank = static_cast<size_t>(communicator.rank());
+  const std::vector<int64_t>& rows = response.items[0].rows;
+  const int64_t row_bytes = row_bytes_of(entry.request);
+  std::vector<int64_t> bytes;
+  bytes.reserve(rows.size());
+  for (int64_t count : rows) bytes.push_back(count * row_bytes);
+  std::vector<int64_t>& received = entry.handle->received_splits;
+  for (size_t peer = 0; peer < size; ++peer) received.push_back(rows[peer * size + rank]);
+  make_result(entry, std::accumulate(received.begin(), received.end(), int64_t{0}));
   Stopwatch watch(counters_.transfer_ns);
-  Activity activity(observer_, activity_name(communicators_.flat->backend(), Operation::broadcast));
-  communicators_.flat->broadcast(entry.output, bytes, response.root_rank);
+  Activity activity(observer_, activity_name(communicator.backend(), Operation::alltoall));
+  communicator.alltoall(entry.input, entry.handle->result.get(), bytes);
+}
+
+void Executor::broadcast(const Response& response, TensorEntry& entry, const Set& set) {
+  Communicator& communicator = *set.communicators.flat;
+  const int64_t bytes = entry.request.bytes();
+  const auto found = std::find(set.ranks.begin(), set.ranks.end(), response.root_rank);
+  const auto root = static_cast<int>(found - set.ranks.begin());
+  if (communicator.rank() == root) copy(entry.output, entry.input, bytes);
+  Stopwatch watch(counters_.transfer_ns);
+  Activity activity(observer_, activity_name(communicator.backend(), Operation::broadcast));
+  communicator.broadcast(entry.output, bytes, root);
 }
 
 }  // namespace autotune

@@ -3,9 +3,12 @@
 // Packing serves communicators whose cost is per message. Tensors of at least in_place_bytes are
 // not packed: copying them costs more than the messages that are saved. A communicator that gathers
 // spans by itself gets all tensors where they lie. The fusion buffer grows and is kept.
+//
+// Every process set has communicators of its own; all share the fusion buffer.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,6 +17,7 @@
 #include "comm/communicator.h"
 #include "common/activity.h"
 #include "engine/message.h"
+#include "engine/process_set.h"
 #include "engine/tensor.h"
 
 namespace autotune {
@@ -51,28 +55,42 @@ class Buffer {
 
 class Executor {
  public:
-  Executor(Communicators communicators, ActivityObserver* observer);
+  explicit Executor(ActivityObserver* observer) : observer_(observer) {}
 
-  // Perform one response that is no error. `entries` are this rank's tensors in the order of its
-  // items; `params` are in force on all ranks. Throws EngineError when a rank died on the way.
-  void run(const Response& response, const std::vector<TensorEntry*>& entries,
-           const Params& params);
+  // A process set that this rank is in.
+  void add_set(int32_t id, const ProcessSet& set, Communicators communicators, Progress progress);
+  void remove_set(int32_t id) { sets_.erase(id); }
+
+  // Move the data of one response that is no error; `params` are in force on all ranks. Throws
+  // EngineError when a rank died on the way.
+  void run(const Work& work, const Params& params);
 
   Counters& counters() { return counters_; }
 
  private:
-  void allreduce(const Response& response, const std::vector<TensorEntry*>& entries,
-                 Communicator& communicator);
-  void allgather(const Response& response, const std::vector<TensorEntry*>& entries,
-                 Communicator& communicator);
-  Communicator& select(bool hierarchical) const {
-    return hierarchical && communicators_.hierarchical ? *communicators_.hierarchical
-                                                       : *communicators_.flat;
-  }
-  void broadcast(const Response& response, TensorEntry& entry);
+  using Entries = std::vector<TensorEntry*>;
 
-  Communicators communicators_;
+  struct Set {
+    std::vector<int> ranks;  // global
+    Communicators communicators;
+    Progress progress;
+
+    Communicator& select(bool hierarchical) const {
+      return hierarchical && communicators.hierarchical ? *communicators.hierarchical
+                                                        : *communicators.flat;
+    }
+  };
+
+  void allreduce(const Response& response, const Entries& entries, Communicator& communicator,
+                 const Set& set);
+  void reduce(const Response& response, Communicator& communicator, const Set& set);
+  void allgather(const Response& response, const Entries& entries, Communicator& communicator);
+  void reducescatter(const Response& response, const Entries& entries, Communicator& communicator);
+  void alltoall(const Response& response, TensorEntry& entry, Communicator& communicator);
+  void broadcast(const Response& response, TensorEntry& entry, const Set& set);
+
   ActivityObserver* observer_;  // outlives this
+  std::map<int32_t, Set> sets_;
   Buffer fusion_buffer_;
   std::vector<Span> spans_;
   Counters counters_;

@@ -7,7 +7,7 @@ namespace autotune {
 
 namespace {
 
-using Key = std::tuple<Operation, DataType, ReduceOp, double, double, int64_t>;
+using Key = std::tuple<int32_t, Operation, DataType, ReduceOp, double, double, int64_t, uint64_t>;
 
 struct OpenGroup {
   size_t index;
@@ -15,8 +15,9 @@ struct OpenGroup {
 };
 
 bool can_fuse(const Response& response) {
-  return response.error.empty() &&
-         (response.operation == Operation::allreduce || response.operation == Operation::allgather);
+  return response.error.empty() && (response.operation == Operation::allreduce ||
+                                    response.operation == Operation::allgather ||
+                                    response.operation == Operation::reducescatter);
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>&
       groups.push_back({i});
       continue;
     }
-    const Key key{r.operation, r.dtype, r.reduce_op, r.prescale, r.postscale, candidate.step};
+    const Key key{r.process_set, r.operation, r.dtype,        r.reduce_op,
+                  r.prescale,    r.postscale, candidate.step, candidate.group};
     const auto group = open.find(key);
     if (group != open.end() && group->second.bytes + candidate.bytes <= threshold_bytes) {
       groups[group->second.index].push_back(i);

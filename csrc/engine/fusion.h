@@ -13,12 +13,13 @@ struct FusionCandidate {
   const Response* response;  // of a single item
   int64_t bytes;             // payload of the item, summed over ranks for an allgather
   int64_t step;              // operations of two training steps never fuse
+  uint64_t group = 0;        // nor those of two groups
 };
 
 // Groups of indices into `candidates`, in order of their first member. Members of a group agree in
-// operation, data type, reduction, scales and step, and their bytes sum to at most
-// `threshold_bytes` (a single member may be larger). Only allreduce and allgather fuse; errors and
-// threshold 0 never do.
+// process set, operation, data type, reduction, scales, step and group, and their bytes sum to at
+// most `threshold_bytes` (a single member may be larger). Only allreduce, allgather and
+// reducescatter fuse; errors and threshold 0 never do.
 std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>& candidates,
                                              int64_t threshold_bytes);
 

@@ -74,6 +74,9 @@ void put_request(Writer& out, const Request& request) {
   out.put(request.postscale);
   out.put_numbers(request.shape);
   out.put(request.cacheable);
+  out.put(request.process_set);
+  out.put_numbers(request.splits);
+  out.put(request.group);
 }
 
 Request get_request(Reader& in) {
@@ -87,6 +90,9 @@ Request get_request(Reader& in) {
   request.postscale = in.get<double>();
   request.shape = in.get_numbers<int64_t>();
   request.cacheable = in.get<bool>();
+  request.process_set = in.get<int32_t>();
+  request.splits = in.get_numbers<int64_t>();
+  request.group = in.get<uint64_t>();
   return request;
 }
 
@@ -95,7 +101,8 @@ void put_item(Writer& out, const ResponseItem& item) {
   out.put(item.from_cache);
   if (item.from_cache) return;
   out.put_text(item.name);
-  out.put_numbers(item.first_dims);
+  out.put_numbers(item.rows);
+  out.put(item.count);
 }
 
 ResponseItem get_item(Reader& in) {
@@ -104,7 +111,8 @@ ResponseItem get_item(Reader& in) {
   item.from_cache = in.get<bool>();
   if (item.from_cache) return item;
   item.name = in.get_text();
-  item.first_dims = in.get_numbers<int64_t>();
+  item.rows = in.get_numbers<int64_t>();
+  item.count = in.get<int64_t>();
   return item;
 }
 
@@ -115,6 +123,8 @@ void put_response(Writer& out, const Response& response) {
   out.put(response.root_rank);
   out.put(response.prescale);
   out.put(response.postscale);
+  out.put(response.process_set);
+  out.put(response.step);
   out.put_text(response.error);
   out.put(static_cast<uint32_t>(response.items.size()));
   for (const ResponseItem& item : response.items) put_item(out, item);
@@ -128,6 +138,8 @@ Response get_response(Reader& in) {
   response.root_rank = in.get<int32_t>();
   response.prescale = in.get<double>();
   response.postscale = in.get<double>();
+  response.process_set = in.get<int32_t>();
+  response.step = in.get<int64_t>();
   response.error = in.get_text();
   const auto count = in.get<uint32_t>();
   for (uint32_t i = 0; i < count; ++i) response.items.push_back(get_item(in));
@@ -156,13 +168,41 @@ ParamsChange get_change(Reader& in) {
   return change;
 }
 
+// Between the name and the id of a process set; no name of a script may have it.
+constexpr char separator = '\x1f';
+
 }  // namespace
+
+void complete_name(std::string& name, int32_t process_set) {
+  if (name.find(separator) != std::string::npos) {
+    throw InvalidRequest("expected a name without the control character 0x1f, got '" + name + "'");
+  }
+  if (process_set != 0) name += separator + std::to_string(process_set);
+}
+
+std::string shown_name(const std::string& full_name) {
+  const size_t end = full_name.find(separator);
+  const std::string quoted = "'" + full_name.substr(0, end) + "'";
+  if (end == std::string::npos) return quoted;
+  return quoted + " (process set " + full_name.substr(end + 1) + ")";
+}
+
+std::string track_name(const std::string& full_name) {
+  const size_t end = full_name.find(separator);
+  if (end == std::string::npos) return full_name;
+  return full_name.substr(0, end) + " (process set " + full_name.substr(end + 1) + ")";
+}
+
+std::string describe(const Request& request) {
+  return std::string(name_of(request.operation)) + " " + shown_name(request.name);
+}
 
 bool same_request(const Request& request, const Request& known) {
   return request.operation == known.operation && request.dtype == known.dtype &&
          request.reduce_op == known.reduce_op && request.root_rank == known.root_rank &&
          request.prescale == known.prescale && request.postscale == known.postscale &&
-         request.shape == known.shape;
+         request.shape == known.shape && request.splits == known.splits &&
+         request.group == known.group;
 }
 
 void RequestList::set_hit(int64_t slot) {

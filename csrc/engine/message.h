@@ -19,19 +19,32 @@
 namespace autotune {
 
 struct Request {
-  std::string name;
+  std::string name;  // full name, see complete_name
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
   ReduceOp reduce_op = ReduceOp::sum;
-  int32_t root_rank = 0;
+  int32_t root_rank = 0;  // global rank
   double prescale = 1.0;
   double postscale = 1.0;
-  Shape shape;
+  Shape shape;            // add_process_set: the ranks; remove_process_set: the id
   bool cacheable = true;  // false for generated names: they never come back
+  int32_t process_set = 0;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
+  uint64_t group = 0;           // not 0: fuses only with requests of the same group
 
   int64_t count() const { return element_count(shape); }
   int64_t bytes() const { return count() * static_cast<int64_t>(size_of(dtype)); }
 };
+
+// Make a script's name the full name by which the ranks know a request: with the process set's id
+// where that is not 0. Throws InvalidRequest.
+void complete_name(std::string& name, int32_t process_set);
+// For people: "'x'", "'x' (process set 2)".
+std::string shown_name(const std::string& full_name);
+// For timelines: "x", "x (process set 2)".
+std::string track_name(const std::string& full_name);
+// For people: "allreduce 'x'".
+std::string describe(const Request& request);
 
 // True when `request` needs no new negotiation given that `known` was agreed: all fields equal.
 bool same_request(const Request& request, const Request& known);
@@ -54,17 +67,24 @@ struct ResponseItem {
   int64_t cache_slot = -1;
   // Only the slot was sent: the rest is in every rank's cache.
   bool from_cache = false;
-  // Elements of the first dimension of every rank's tensor (allgather only).
-  std::vector<int64_t> first_dims;
+  // Rows (elements of the first dimension) by rank of the process set. allgather: that it has;
+  // alltoall: that rank r sends to rank d, at r * size + d. add_process_set: the ranks.
+  std::vector<int64_t> rows;
+  // Not -1: a rank that has joined takes part without the tensor, with this many zeros.
+  int64_t count = -1;
 };
 
 struct Response {
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
   ReduceOp reduce_op = ReduceOp::sum;
+  // Global rank: root of a broadcast, last one of a join. Or id of the set that was made or
+  // removed.
   int32_t root_rank = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  int32_t process_set = 0;
+  int64_t step = 0;  // join: the newest training step of all ranks
   std::vector<ResponseItem> items;
   std::string error;  // not empty: the operation fails with this text on every rank
 };

@@ -1,11 +1,9 @@
-// The checks of negotiation. First failure wins; the text names the tensor, two ranks and both
-// values.
+// First failure wins; the text names the tensor, two ranks and both values.
+#include "engine/negotiate.h"
 
 #include <iomanip>
 #include <sstream>
 #include <string>
-
-#include "engine/coordinator.h"
 
 namespace autotune {
 
@@ -23,26 +21,41 @@ std::string number(double value) {
   return text.str();
 }
 
-bool is_reduction(const Request& request) { return request.operation == Operation::allreduce; }
+bool is_reduction(const Request& request) {
+  return request.operation == Operation::allreduce || request.operation == Operation::reducescatter;
+}
 
-std::string dims_after_first(const Shape& shape) {
-  return to_string(Shape(shape.begin() + 1, shape.end()));
+// Operations whose tensors may differ in the first dimension.
+bool has_free_rows(const Request& request) {
+  return request.operation == Operation::allgather || request.operation == Operation::alltoall;
+}
+
+Shape dims_after_first(const Shape& shape) { return Shape(shape.begin() + 1, shape.end()); }
+
+Difference compare_shapes(const Request& a, const Request& b) {
+  if (a.operation == Operation::add_process_set && a.shape != b.shape) {
+    return {"set of ranks", to_string(a.shape), to_string(b.shape)};
+  }
+  if (a.operation == Operation::remove_process_set && a.shape != b.shape) {
+    return {"process set", std::to_string(a.shape[0]), std::to_string(b.shape[0])};
+  }
+  if (!has_free_rows(a)) {
+    if (a.shape == b.shape) return {};
+    return {"shape", to_string(a.shape), to_string(b.shape)};
+  }
+  if (a.shape.size() != b.shape.size()) {
+    return {"number of dimensions", to_string(a.shape), to_string(b.shape)};
+  }
+  if (a.shape.empty() || dims_after_first(a.shape) == dims_after_first(b.shape)) return {};
+  return {"shape after the first dimension", to_string(a.shape), to_string(b.shape)};
 }
 
 // What differs between two ranks' requests for one name; what == "" when nothing does.
 Difference compare(const Request& a, const Request& b) {
   if (a.operation != b.operation) return {"operation", name_of(a.operation), name_of(b.operation)};
   if (a.dtype != b.dtype) return {"data type", name_of(a.dtype), name_of(b.dtype)};
-  if (a.operation == Operation::allgather) {
-    if (a.shape.size() != b.shape.size()) {
-      return {"number of dimensions", to_string(a.shape), to_string(b.shape)};
-    }
-    if (!a.shape.empty() && dims_after_first(a.shape) != dims_after_first(b.shape)) {
-      return {"shape after the first dimension", to_string(a.shape), to_string(b.shape)};
-    }
-  } else if (a.shape != b.shape) {
-    return {"shape", to_string(a.shape), to_string(b.shape)};
-  }
+  const Difference difference = compare_shapes(a, b);
+  if (!difference.what.empty()) return difference;
   if (is_reduction(a) && a.reduce_op != b.reduce_op) {
     return {"reduce op", name_of(a.reduce_op), name_of(b.reduce_op)};
   }
@@ -58,33 +71,44 @@ Difference compare(const Request& a, const Request& b) {
   return {};
 }
 
-std::string mismatch_text(const Request& request, const Difference& difference, size_t rank,
-                          size_t size) {
-  return std::string(name_of(request.operation)) + " '" + request.name +
-         "' failed: expected the same " + difference.what + " on all ranks, got " +
-         difference.first + " on rank 0 and " + difference.other + " on rank " +
-         std::to_string(rank) + " (of " + std::to_string(size) +
-         "); make the ranks pass the same, then call it again";
+std::string mismatch_text(const Announced& first, const Announced& other,
+                          const Difference& difference, int size) {
+  return describe(*first.request) + " failed: expected the same " + difference.what +
+         " on all ranks, got " + difference.first + " on rank " + std::to_string(first.rank) +
+         " and " + difference.other + " on rank " + std::to_string(other.rank) + " (of " +
+         std::to_string(size) + "); make the ranks pass the same, then call it again";
 }
 
-std::string check(const std::vector<Request>& requests) {
-  const Request& first = requests[0];
-  for (size_t rank = 1; rank < requests.size(); ++rank) {
-    const Difference difference = compare(first, requests[rank]);
-    if (!difference.what.empty()) return mismatch_text(first, difference, rank, requests.size());
+std::string check(const std::vector<Announced>& announced, const std::vector<int>& joined,
+                  int size) {
+  const Request& first = *announced[0].request;
+  for (const Announced& other : announced) {
+    const Difference difference = compare(first, *other.request);
+    if (!difference.what.empty()) {
+      return mismatch_text(announced[0], other, difference, size);
+    }
   }
+  const std::string of = " (of " + std::to_string(size) + ")";
   if (first.operation == Operation::allgather && first.shape.empty()) {
-    return "allgather '" + first.name +
-           "' failed: expected a tensor with at least one dimension, got a scalar on rank 0 (of " +
-           std::to_string(requests.size()) + "); reshape it to [1]";
+    return describe(first) + " failed: expected a tensor with at least one dimension, got a " +
+           "scalar on rank " + std::to_string(announced[0].rank) + of + "; reshape it to [1]";
+  }
+  const bool goes_on =
+      first.operation == Operation::allreduce || first.operation == Operation::barrier;
+  if (!joined.empty() && !goes_on) {
+    return describe(first) + " failed: expected all ranks to call it, got rank " +
+           std::to_string(joined[0]) + of + " in hvd.join() and rank " +
+           std::to_string(announced[0].rank) +
+           " calling it; until all ranks have joined only allreduce and barrier go on";
   }
   return "";
 }
 
 }  // namespace
 
-Response negotiate(const std::vector<Request>& requests) {
-  const Request& first = requests[0];
+Response negotiate(const std::vector<Announced>& announced, const std::vector<int>& joined,
+                   int size) {
+  const Request& first = *announced[0].request;
   Response response;
   response.operation = first.operation;
   response.dtype = first.dtype;
@@ -92,12 +116,21 @@ Response negotiate(const std::vector<Request>& requests) {
   response.root_rank = first.root_rank;
   response.prescale = first.prescale;
   response.postscale = first.postscale;
-  response.error = check(requests);
+  response.process_set = first.process_set;
+  response.error = check(announced, joined, size);
   ResponseItem item;
   item.name = first.name;
+  if (!joined.empty()) item.count = first.count();
   if (response.error.empty() && first.operation == Operation::allgather) {
-    for (const Request& request : requests) item.first_dims.push_back(request.shape[0]);
+    for (const Announced& each : announced) item.rows.push_back(each.request->shape[0]);
   }
+  if (response.error.empty() && first.operation == Operation::alltoall) {
+    for (const Announced& each : announced) {
+      const std::vector<int64_t>& splits = each.request->splits;
+      item.rows.insert(item.rows.end(), splits.begin(), splits.end());
+    }
+  }
+  if (first.operation == Operation::add_process_set) item.rows = first.shape;
   response.items.push_back(std::move(item));
   return response;
 }

@@ -26,6 +26,7 @@ void ResponseCache::put(int64_t slot, CacheEntry entry) {
 }
 
 void ResponseCache::erase(int64_t slot) {
+  if (static_cast<size_t>(slot) >= entries_.size()) return;
   CacheEntry& entry = entries_[static_cast<size_t>(slot)];
   const auto found = slot_of_.find(entry.request.name);
   if (found != slot_of_.end() && found->second == slot) slot_of_.erase(found);

@@ -17,8 +17,8 @@
 namespace autotune {
 
 struct CacheEntry {
-  Request request;                  // this rank's own request
-  std::vector<int64_t> first_dims;  // allgather: of every rank
+  Request request;            // this rank's own request; the directory's: the first member's
+  std::vector<int64_t> rows;  // as in ResponseItem
 };
 
 class ResponseCache {

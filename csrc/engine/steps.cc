@@ -27,7 +27,9 @@ uint64_t kind_hash(const Request& request) {
   uint64_t hash =
       mix(static_cast<uint64_t>(request.operation) * 64 + static_cast<uint64_t>(request.dtype));
   for (size_t i = 0; i < request.shape.size(); ++i) {
-    if (i == 0 && request.operation == Operation::allgather) continue;
+    const bool rows_vary =
+        request.operation == Operation::allgather || request.operation == Operation::alltoall;
+    if (i == 0 && rows_vary) continue;
     hash = mix(hash ^ static_cast<uint64_t>(request.shape[i]));
   }
   return hash;
@@ -73,13 +75,13 @@ bool PeriodFinder::add(uint64_t element) {
 }
 
 bool StepTracker::begins_step(const Request& request) {
-  if (explicit_ || request.operation == Operation::barrier) return false;
+  if (explicit_ || !moves_data(request.operation)) return false;
   if (!request.cacheable) return periods_.add(kind_hash(request));
   return names_.count(request.name) != 0;
 }
 
 void StepTracker::add_operation(const Request& request) {
-  if (request.operation == Operation::barrier) return;
+  if (!moves_data(request.operation)) return;
   const int64_t bytes = request.bytes();
   payload_bytes_ += bytes;
   hash_ += mix(operation_hash(request));  // a sum: the order of operations does not matter

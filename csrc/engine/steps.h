@@ -65,6 +65,8 @@ class StepTracker {
 
   // The step ends now; `epoch` has been in force since step `epoch_first_step`.
   void end(TimePoint now, int64_t epoch, int64_t epoch_first_step);
+  // Steps are numbered on from `step`, which other ranks have reached (after a join).
+  void advance_to(int64_t step) { step_ = step > step_ ? step : step_; }
   // The script ends steps itself: stop looking for repetitions.
   void set_explicit() { explicit_ = true; }
   void set_paused(bool paused) { paused_ = paused; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/message.h"
 
@@ -13,10 +14,12 @@ struct Handle {
   bool done = false;
   bool waited = false;  // a thread sleeps until this one is done
   std::string error;
-  // Output of an allgather, whose size is only known after negotiation.
+  // Output of an allgather, alltoall or reducescatter.
   std::shared_ptr<char[]> result;
   int64_t result_bytes = 0;
   Shape result_shape;
+  std::vector<int64_t> received_splits;  // alltoall: rows from each rank of the set
+  int32_t value = 0;  // join: the last rank; add_process_set, remove_process_set: the id
 };
 
 struct TensorEntry {
@@ -24,7 +27,14 @@ struct TensorEntry {
   const void* input = nullptr;  // these live until the handle is released by its owner
   void* output = nullptr;
   int64_t step = 0;
-  std::shared_ptr<Handle> handle;
+  std::shared_ptr<Handle> handle;  // nullptr: zeros of a rank that has joined
+};
+
+// One response as this rank carries it out.
+struct Work {
+  const Response* response = nullptr;
+  // This rank's tensors in the order of the response's items; empty where it has no part in it.
+  std::vector<TensorEntry*> entries;
 };
 
 }  // namespace autotune

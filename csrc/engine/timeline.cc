@@ -11,22 +11,38 @@ namespace autotune {
 namespace {
 
 // Names as Horovod writes them; literals, because records keep them.
-const char* negotiate_name(Operation operation) {
+const char* negotiate_name(Operation operation, ReduceOp reduce_op) {
   switch (operation) {
     case Operation::allreduce:
-      return "NEGOTIATE_ALLREDUCE";
+      return reduce_op == ReduceOp::adasum ? "NEGOTIATE_ADASUM" : "NEGOTIATE_ALLREDUCE";
     case Operation::allgather:
       return "NEGOTIATE_ALLGATHER";
     case Operation::broadcast:
       return "NEGOTIATE_BROADCAST";
     case Operation::barrier:
       return "NEGOTIATE_BARRIER";
+    case Operation::alltoall:
+      return "NEGOTIATE_ALLTOALL";
+    case Operation::reducescatter:
+      return "NEGOTIATE_REDUCESCATTER";
+    case Operation::join:
+      return "NEGOTIATE_JOIN";
+    case Operation::add_process_set:
+      return "NEGOTIATE_ADD_PROCESS_SET";
+    case Operation::remove_process_set:
+      return "NEGOTIATE_REMOVE_PROCESS_SET";
   }
   return "NEGOTIATE_ERROR";
 }
 
 const char* operation_name(const Response& response) {
-  return response.error.empty() ? negotiate_name(response.operation) + sizeof "NEGOTIATE" : "ERROR";
+  if (!response.error.empty()) return "ERROR";
+  return negotiate_name(response.operation, response.reduce_op) + sizeof "NEGOTIATE";
+}
+
+// An agreement alone: it ends with its negotiation.
+bool is_agreement(const Response& response) {
+  return !moves_data(response.operation) && response.error.empty();
 }
 
 }  // namespace
@@ -136,7 +152,7 @@ void Timeline::announced(const Request& request, int rank) {
   if (!on()) return;
   Track& tensor = track(request.name);
   if (!std::exchange(tensor.negotiating, true)) {
-    push(RecordKind::begin, tensor.id, negotiate_name(request.operation));
+    push(RecordKind::begin, tensor.id, negotiate_name(request.operation, request.reduce_op));
   }
   push(RecordKind::tick, tensor.id, "", rank);
 }
@@ -149,31 +165,32 @@ void Timeline::negotiated(const std::string& name) {
   if (std::exchange(tensor.negotiating, false)) push(RecordKind::end, tensor.id);
 }
 
-void Timeline::agreed(const std::vector<Response>& responses) {
+void Timeline::agreed(const std::vector<Work>& works) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  for (const Response& response : responses) {
-    const bool barrier = response.operation == Operation::barrier && response.error.empty();
-    for (const ResponseItem& item : response.items) {
-      Track& tensor = track(item.name);
+  bool first = true;
+  for (const Work& work : works) {
+    for (const TensorEntry* entry : work.entries) {
+      Track& tensor = track(entry->request.name);
       if (std::exchange(tensor.negotiating, false)) push(RecordKind::end, tensor.id);
-      if (barrier) continue;
-      push(RecordKind::begin, tensor.id, operation_name(response));
-      tensor.queued = &response != &responses.front();
+      if (is_agreement(*work.response)) continue;
+      push(RecordKind::begin, tensor.id, operation_name(*work.response));
+      tensor.queued = !first;
       if (tensor.queued) push(RecordKind::begin, tensor.id, "QUEUE");
     }
+    first = first && work.entries.empty();
   }
 }
 
-void Timeline::operation_begins(const Response& response) {
+void Timeline::operation_begins(const Work& work) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
   current_.clear();
-  if (response.operation == Operation::barrier && response.error.empty()) return;
-  for (const ResponseItem& item : response.items) {
-    Track& tensor = track(item.name);
+  if (is_agreement(*work.response)) return;
+  for (const TensorEntry* entry : work.entries) {
+    Track& tensor = track(entry->request.name);
     if (std::exchange(tensor.queued, false)) push(RecordKind::end, tensor.id);
     current_.push_back(tensor.id);
   }
@@ -193,13 +210,13 @@ void Timeline::activity_ends() {
   for (uint32_t id : current_) push(RecordKind::end, id);
 }
 
-void Timeline::operation_ends(const std::vector<TensorEntry>& entries) {
+void Timeline::operation_ends(const Work& work) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  if (current_.size() != entries.size()) return;  // recording began on the way
-  for (const TensorEntry& entry : entries) {
-    const Request& request = entry.request;
+  if (current_.size() != work.entries.size()) return;  // recording began on the way
+  for (const TensorEntry* entry : work.entries) {
+    const Request& request = entry->request;
     Track& tensor = track(request.name);
     if (tensor.dtype != request.dtype || tensor.shape != request.shape) {
       tensor.dtype = request.dtype;
@@ -217,7 +234,7 @@ Timeline::Track& Timeline::track(const std::string& name) {
   Track& found = tracks_[name];
   if (found.id == 0) {
     found.id = next_track_++;
-    push_text(RecordKind::name, found.id, name);
+    push_text(RecordKind::name, found.id, track_name(name));
   }
   return found;
 }

@@ -56,13 +56,13 @@ class Timeline final : public ActivityObserver {
 
   void announced(const Request& request, int rank);
   void negotiated(const std::string& name);
-  // The responses of one list, in order: the first begins at once, the others queue.
-  void agreed(const std::vector<Response>& responses);
-  void operation_begins(const Response& response);
+  // What this rank has to do for one list of responses, in order: the first begins at once, the
+  // others queue.
+  void agreed(const std::vector<Work>& works);
+  void operation_begins(const Work& work);
   void activity_begins(const char* name) override;
   void activity_ends() override;
-  // `entries`: this rank's, in the order of the response's items.
-  void operation_ends(const std::vector<TensorEntry>& entries);
+  void operation_ends(const Work& work);
 
  private:
   using Clock = std::chrono::steady_clock;

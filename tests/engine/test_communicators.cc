@@ -128,6 +128,52 @@ TEST(broadcast_reaches_every_rank_from_every_root) {
   }
 }
 
+TEST(alltoall_takes_blocks_of_any_size) {
+  for (int size : {2, 3, 4}) {
+    with_communicators(size, [size](Communicator& comm) {
+      const auto n = static_cast<size_t>(size);
+      for (int64_t scale : {0, 1, 70'000}) {
+        std::vector<int64_t> bytes;  // from r to d: scale * ((r + 2 d) % 4)
+        for (size_t r = 0; r < n; ++r) {
+          for (size_t d = 0; d < n; ++d) bytes.push_back(scale * int64_t((r + 2 * d) % 4));
+        }
+        const auto own = static_cast<size_t>(comm.rank());
+        std::string sent, expected;
+        for (size_t peer = 0; peer < n; ++peer) {
+          sent.append(size_t(bytes[own * n + peer]), char('a' + 4 * own + peer));
+          expected.append(size_t(bytes[peer * n + own]), char('a' + 4 * peer + own));
+        }
+        std::string received(expected.size(), '?');
+        comm.alltoall(sent.data(), received.data(), bytes);
+        CHECK(received == expected);
+      }
+    });
+  }
+}
+
+TEST(a_reduce_scatter_leaves_its_own_slice_on_every_rank) {
+  for (int size : {2, 3, 4}) {
+    with_communicators(size, [size](Communicator& comm) {
+      for (int64_t count : {0, 1, 5, 1000, 3'000'001}) {
+        for (int slices : {1, size}) {
+          std::vector<int32_t> data(static_cast<size_t>(count));
+          for (int64_t i = 0; i < count; ++i) data[size_t(i)] = int32_t(i % 1000) + comm.rank();
+          const int64_t half = count / 3;
+          comm.reduce_scatter({{data.data(), data.data(), half},
+                               {data.data() + half, data.data() + half, count - half}},
+                              DataType::int32, ReduceOp::average, 2.0, slices);
+          if (comm.rank() >= slices) continue;
+          const int64_t begin = count * comm.rank() / slices;
+          const int64_t end = count * (comm.rank() + 1) / slices;
+          for (int64_t i = begin; i < end; ++i) {
+            CHECK_EQUAL(data[size_t(i)], int32_t(2 * (size * (i % 1000) + size * (size - 1) / 2)));
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST(many_spans_in_one_call_are_each_reduced) {
   with_communicators(3, [](Communicator& comm) {
     std::vector<std::vector<int32_t>> data;

@@ -1,6 +1,7 @@
 #include "engine/coordinator.h"
 
 #include "check.h"
+#include "engine/negotiate.h"
 
 using namespace autotune;
 using namespace std::chrono_literals;
@@ -32,7 +33,9 @@ RequestList hit(int64_t step, int64_t slot, uint64_t processed) {
 }
 
 // The error text of one negotiation of two ranks.
-std::string error_of(const Request& a, const Request& b) { return negotiate({a, b}).error; }
+std::string error_of(const Request& a, const Request& b) {
+  return negotiate({{0, &a}, {1, &b}}, {}, 2).error;
+}
 
 }  // namespace
 
@@ -77,7 +80,7 @@ TEST(allgather_wants_equal_dimensions_but_the_first) {
   Request a = request("g", {2, 3}), b = request("g", {7, 3});
   a.operation = b.operation = Operation::allgather;
   CHECK_EQUAL(error_of(a, b), "");
-  CHECK(negotiate({a, b}).items[0].first_dims == (std::vector<int64_t>{2, 7}));
+  CHECK(negotiate({{0, &a}, {1, &b}}, {}, 2).items[0].rows == (std::vector<int64_t>{2, 7}));
   b.shape = {7, 4};
   CHECK(error_of(a, b).find("got [2, 3] on rank 0 and [7, 4] on rank 1") != std::string::npos);
   b.shape = {7};
@@ -204,4 +207,65 @@ TEST(one_ranks_shutdown_ends_the_sequence_after_what_is_ready) {
   CHECK(!lists[0].shutdown);
   CHECK(lists[1].shutdown);
   CHECK_EQUAL(lists[1].shutdown_reason, "rank 1 shut down");
+}
+
+TEST(a_set_needs_its_members_only_and_ready_operations_of_all_sets_have_one_order) {
+  Coordinator coordinator(3, {});
+  Request add = request("add", {0, 2});
+  add.operation = Operation::add_process_set;
+  for (int rank : {0, 1, 2}) coordinator.add(rank, announce(0, {add}), start);
+  CHECK_EQUAL(coordinator.take()[0].responses[0].root_rank, 1);
+  Request member = request("x");
+  member.process_set = 1;
+  coordinator.add(1, announce(0, {request("y")}), start);
+  coordinator.add(2, announce(0, {member, request("y")}), start);
+  CHECK(coordinator.take().empty());
+  coordinator.add(0, announce(0, {member, request("y")}), start);
+  const auto lists = coordinator.take();
+  CHECK_EQUAL(lists[0].responses.size(), size_t{2});  // sets do not fuse
+  CHECK_EQUAL(lists[0].responses[0].process_set, 1);
+  CHECK_EQUAL(lists[0].responses[1].items[0].name, "y");
+}
+
+TEST(stalled_tensors_of_a_set_miss_its_members_only_and_nobody_who_has_joined) {
+  Coordinator coordinator(4, {});
+  Request add = request("add", {0, 2, 3});
+  add.operation = Operation::add_process_set;
+  for (int rank : {0, 1, 2, 3}) coordinator.add(rank, announce(0, {add}), start);
+  coordinator.take();
+  Request member = request("x");
+  member.process_set = 1;
+  coordinator.add(2, announce(0, {member}), start);
+  CHECK(coordinator.stalled(start + 2s, 1s)[0].missing_ranks == (std::vector<int>{0, 3}));
+  Request join = request("join", {});
+  join.operation = Operation::join;
+  coordinator.add(3, announce(0, {join}), start);
+  CHECK(coordinator.stalled(start + 2s, 1s)[0].missing_ranks == (std::vector<int>{0}));
+}
+
+TEST(a_cached_tensor_is_sent_in_full_while_a_rank_has_joined_and_by_slot_afterwards) {
+  Coordinator coordinator(2, {});
+  for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
+  const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+  Request join = request("join", {});
+  join.operation = Operation::join;
+  coordinator.add(0, hit(1, slot, 1), start);
+  CHECK(coordinator.take().empty());
+  RequestList joining = announce(1, {join});
+  joining.processed = 1;
+  coordinator.add(1, joining, start);  // makes the tensor ready that waited for rank 1
+  const ResponseItem item = coordinator.take()[0].responses[0].items[0];
+  CHECK(!item.from_cache);
+  CHECK_EQUAL(item.cache_slot, -1);
+  CHECK_EQUAL(item.name, "x");
+  CHECK_EQUAL(item.count, 4);
+  joining.step = 7;
+  joining.processed = 2;
+  coordinator.add(0, joining, start);
+  const Response joined = coordinator.take()[0].responses[0];
+  CHECK(joined.operation == Operation::join);
+  CHECK_EQUAL(joined.root_rank, 0);
+  CHECK_EQUAL(joined.step, 7);
+  for (int rank : {0, 1}) coordinator.add(rank, hit(8, slot, 3), start);
+  CHECK(coordinator.take()[0].responses[0].items[0].from_cache);
 }

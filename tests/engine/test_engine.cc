@@ -5,49 +5,10 @@
 
 #include "check.h"
 #include "comm/self/self_communicator.h"
-#include "thread_ranks.h"
+#include "engine_fixture.h"
 
 using namespace autotune;
 using namespace std::chrono_literals;
-
-namespace {
-
-TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data) {
-  TensorEntry entry;
-  entry.request.name = name;
-  entry.request.dtype = DataType::int32;
-  entry.request.shape = {static_cast<int64_t>(data.size())};
-  entry.input = entry.output = data.data();
-  return entry;
-}
-
-void wait(Engine& engine, int64_t handle) {
-  while (!engine.wait(handle, 100ms)) {
-  }
-  engine.release(handle);
-}
-
-// Start an engine per rank, run `body`, shut down together: on one host, with a host for every
-// rank, and on two hosts in two levels.
-void with_engines(int size, EngineOptions options, const std::function<void(Engine&)>& body) {
-  std::vector<int> one(static_cast<size_t>(size), 0), each(one), two(one);
-  for (size_t rank = 0; rank < one.size(); ++rank) {
-    each[rank] = static_cast<int>(rank);
-    two[rank] = rank == 1 ? 1 : 0;
-  }
-  for (const std::vector<int>& hosts : {one, each, two}) {
-    options.params.hierarchical_allreduce = options.params.hierarchical_allgather = hosts == two;
-    Job job(size, options, hosts);
-    run_ranks(size, [&](int rank) {
-      auto engine = job.start(rank);
-      body(*engine);
-      engine->shutdown(10s);
-      CHECK(!engine->failed());
-    });
-  }
-}
-
-}  // namespace
 
 TEST(allreduce_sums_over_ranks_of_any_number) {
   for (int size : {1, 2, 3, 4}) {
@@ -258,7 +219,7 @@ TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
     std::vector<std::unique_ptr<Connection>> connections;
     connections.push_back(connect_to(rendezvous.address(), 1, 20s));
     Engine engine({}, std::make_unique<ControlPlane>(1, 2, std::move(connections)),
-                  [](const Progress&) {
+                  [](const std::vector<int>&, const Progress&) {
                     return Communicators{std::make_unique<SelfCommunicator>(), nullptr};
                   });
     engine.shutdown(200ms);

@@ -42,17 +42,19 @@ TEST(a_group_never_exceeds_the_threshold_unless_it_is_one_tensor) {
   CHECK(plan_fusion({large, large}, 4096) == (Groups{{0}, {1}}));
 }
 
-TEST(different_operations_types_scales_and_steps_do_not_fuse) {
+TEST(different_operations_types_scales_steps_sets_and_groups_do_not_fuse) {
   const Response a = response(), b = response(DataType::float64),
                  c = response(DataType::float32, ReduceOp::max);
   Response scaled = response();
   scaled.postscale = 0.5;
   Response gathered = response();
   gathered.operation = Operation::allgather;
-  const std::vector<FusionCandidate> candidates{{&a, 1, 0},      {&b, 1, 0},        {&c, 1, 0},
-                                                {&scaled, 1, 0}, {&gathered, 1, 0}, {&a, 1, 1},
-                                                {&a, 1, 0}};
-  CHECK(plan_fusion(candidates, 1 << 20) == (Groups{{0, 6}, {1}, {2}, {3}, {4}, {5}}));
+  Response in_set = response();
+  in_set.process_set = 1;
+  const std::vector<FusionCandidate> candidates{
+      {&a, 1, 0}, {&b, 1, 0}, {&c, 1, 0},      {&scaled, 1, 0}, {&gathered, 1, 0},
+      {&a, 1, 1}, {&a, 1, 0}, {&in_set, 1, 0}, {&a, 1, 0, 5},   {&a, 1, 0, 5}};
+  CHECK(plan_fusion(candidates, 1 << 20) == (Groups{{0, 6}, {1}, {2}, {3}, {4}, {5}, {7}, {8, 9}}));
 }
 
 TEST(errors_broadcasts_and_barriers_stand_alone) {

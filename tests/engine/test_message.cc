@@ -18,6 +18,9 @@ Request sample_request() {
   request.postscale = 1e300;
   request.shape = {4, 0, int64_t{1} << 40};
   request.cacheable = false;
+  request.process_set = 7;
+  request.splits = {1, 0, 3};
+  request.group = uint64_t{1} << 63;
   return request;
 }
 
@@ -40,6 +43,9 @@ TEST(a_request_list_survives_encoding) {
   CHECK(same_request(back.requests[0], list.requests[0]));
   CHECK_EQUAL(back.requests[0].name, list.requests[0].name);
   CHECK(!back.requests[0].cacheable);
+  CHECK_EQUAL(back.requests[0].process_set, 7);
+  CHECK(back.requests[0].splits == list.requests[0].splits);
+  CHECK_EQUAL(back.requests[0].group, list.requests[0].group);
 }
 
 TEST(a_response_list_survives_encoding) {
@@ -50,7 +56,9 @@ TEST(a_response_list_survives_encoding) {
   response.operation = Operation::broadcast;
   response.root_rank = 2;
   response.error = "why";
-  response.items = {{"a", 4, false, {1, 2}}, {"ignored", 8, true, {}}};
+  response.process_set = 3;
+  response.step = 99;
+  response.items = {{"a", 4, false, {1, 2}, 12}, {"ignored", 8, true, {}}};
   list.responses = {response};
   list.shutdown = true;
   list.shutdown_reason = "rank 1 shut down";
@@ -63,11 +71,28 @@ TEST(a_response_list_survives_encoding) {
   CHECK(back.change->params.hierarchical_allreduce);
   CHECK(back.evicted_slots == list.evicted_slots);
   CHECK_EQUAL(back.responses[0].error, "why");
+  CHECK_EQUAL(back.responses[0].process_set, 3);
+  CHECK_EQUAL(back.responses[0].step, 99);
   CHECK_EQUAL(back.responses[0].items[0].name, "a");
+  CHECK_EQUAL(back.responses[0].items[0].count, 12);
   CHECK_EQUAL(back.responses[0].items[1].cache_slot, 8);
   CHECK(back.responses[0].items[1].from_cache);
   CHECK_EQUAL(back.responses[0].items[1].name, "");  // a hit travels as its slot alone
   CHECK_EQUAL(back.shutdown_reason, "rank 1 shut down");
+}
+
+TEST(names_of_process_sets_differ_from_all_names_of_scripts) {
+  std::string global = "x", other = "x",
+              reserved =
+                  "x\x1f"
+                  "2";
+  complete_name(global, 0);
+  complete_name(other, 2);
+  CHECK_EQUAL(global, "x");
+  CHECK(other != "x");
+  CHECK_EQUAL(shown_name(other), "'x' (process set 2)");
+  CHECK_EQUAL(track_name(other), "x (process set 2)");
+  CHECK_THROWS(InvalidRequest, "0x1f", complete_name(reserved, 0));
 }
 
 TEST(a_message_that_is_cut_short_is_an_error_at_every_length) {

@@ -143,13 +143,13 @@ TEST(names_are_escaped) {
 TEST(a_recording_that_begins_in_the_middle_has_no_end_without_a_begin) {
   TemporaryFile file;
   Timeline timeline(0, 1, {});
-  Response response;
-  response.items.resize(1);
-  response.items[0].name = "x";
+  const Response response;
+  TensorEntry entry;
+  entry.request = named("x");
   timeline.announced(named("x"), 0);
   timeline.start(file.path, false, {}, 0);
   timeline.negotiated("x");
-  timeline.operation_begins(response);
+  timeline.operation_begins({&response, {&entry}});
   timeline.activity_begins("MPI_ALLREDUCE");
   timeline.stop();
   check_structure(file.read(), true);

@@ -129,11 +129,9 @@ class Job {
       connections.push_back(connect_to(rendezvous_.address(), rank, seconds(20)));
     }
     auto control = std::make_unique<ControlPlane>(rank, size_, std::move(connections));
-    return std::make_unique<Engine>(options_, std::move(control), [&](const Progress& progress) {
-      std::unique_ptr<PointToPoint> transport;
-      if (size_ > 1) transport = std::make_unique<ThreadPointToPoint>(mail_, rank);
-      return choose_communicators(std::move(transport), hosts_, progress);
-    });
+    return std::make_unique<Engine>(
+        options_, std::move(control),
+        communicator_factory(std::make_shared<ThreadPointToPoint>(mail_, rank), hosts_));
   }
 
  private:

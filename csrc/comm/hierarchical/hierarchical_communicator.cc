@@ -54,7 +54,7 @@ void HierarchicalCommunicator::allreduce(const std::vector<Span>& spans, DataTyp
   // An average is a sum here; the division comes once, at the end of the cross step.
   const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
   {
-    Activity activity(observer_, reducescatter_activity(local_->backend()));
+    Activity activity(observer_, activity_name(local_->backend(), Operation::reducescatter));
     local_->reduce_scatter(spans, type, step_op, prescale, lanes);
   }
   if (cross_) reduce_between_hosts(spans, type, op, postscale);

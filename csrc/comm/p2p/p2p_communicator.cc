@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/p2p/backoff.h"
+#include "comm/stream.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -135,6 +136,78 @@ void P2pCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_
     if (peer == rank_) continue;
     for_each_cut(peer, [&](char* data, int64_t bytes) { transport_->receive(peer, data, bytes); });
     for_each_cut(rank_, [&](char* data, int64_t bytes) { transport_->send(peer, data, bytes); });
+  }
+  wait();
+}
+
+// In rounds: of every slice at most a piece, so that the boxes stay small.
+void P2pCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
+                                     double prescale, int slices) {
+  const Stream stream(spans, type);
+  const int64_t item = stream.item();
+  const int64_t most = std::max<int64_t>(piece_bytes / item / size_, 1);
+  const int64_t longest = (stream.count() + slices - 1) / slices;
+  const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
+  for (int64_t done = 0; done < longest; done += most) {
+    const auto part = [&](int slice) {
+      const auto [begin, end] = slice_of(stream.count(), slice, slices);
+      const int64_t from = std::min(begin + done, end);
+      return std::pair{from, std::min(from + most, end)};
+    };
+    const auto [own_begin, own_end] =
+        rank_ < slices ? part(rank_) : std::pair{int64_t{0}, int64_t{0}};
+    const int64_t own_count = own_end - own_begin;
+    const auto slot_bytes = static_cast<size_t>(std::min(most, longest) * item);
+    inbox_.resize(std::max(inbox_.size(), slot_bytes * static_cast<size_t>(size_)));
+    outbox_.resize(std::max(outbox_.size(), slot_bytes * static_cast<size_t>(slices)));
+    char* slot = inbox_.data();
+    for (int peer = 0; peer < size_ && rank_ < slices; ++peer) {
+      if (peer == rank_) continue;
+      transport_->receive(peer, slot, own_count * item);
+      slot += own_count * item;
+    }
+    for (int slice = 0; slice < slices; ++slice) {
+      const auto [begin, end] = part(slice);
+      char* box = outbox_.data() + slot_bytes * static_cast<size_t>(slice);
+      stream.read(begin, end, box);
+      scale(box, end - begin, type, prescale);
+      if (slice != rank_) transport_->send(slice, box, (end - begin) * item);
+    }
+    wait();
+    if (rank_ >= slices) continue;
+    char* own = outbox_.data() + slot_bytes * static_cast<size_t>(rank_);
+    combine_in_rank_order(own, inbox_.data(), rank_, size_, own_count, type, step_op);
+    stream.write(own_begin, own_end, own);
+  }
+}
+
+void P2pCommunicator::alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) {
+  const auto n = static_cast<size_t>(size_);
+  const auto own = static_cast<size_t>(rank_);
+  const auto for_each_cut = [](char* data, int64_t length, auto&& act) {
+    for (int64_t begin = 0; begin < length; begin += max_message_bytes) {
+      act(data + begin, std::min(max_message_bytes, length - begin));
+    }
+  };
+  auto* in = static_cast<char*>(receive);
+  for (size_t peer = 0; peer < n; in += bytes[peer * n + own], ++peer) {
+    if (peer == own) continue;
+    for_each_cut(in, bytes[peer * n + own], [&](char* data, int64_t length) {
+      transport_->receive(static_cast<int>(peer), data, length);
+    });
+  }
+  auto* out = const_cast<char*>(static_cast<const char*>(send));  // only read
+  in = static_cast<char*>(receive);
+  for (size_t peer = 0; peer < n; ++peer) {
+    const int64_t length = bytes[own * n + peer];
+    if (peer == own && length > 0) std::memcpy(in, out, static_cast<size_t>(length));
+    if (peer != own) {
+      for_each_cut(out, length, [&](char* data, int64_t part) {
+        transport_->send(static_cast<int>(peer), data, part);
+      });
+    }
+    out += length;
+    in += bytes[peer * n + own];
   }
   wait();
 }

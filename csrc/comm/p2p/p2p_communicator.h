@@ -5,6 +5,7 @@
 //
 //   large piece   reduce-scatter, then allgather, each by direct messages to every peer: 2 rounds,
 //                 2 (n-1)/n M bytes per rank: the ring's volume with fewer rounds
+//   reduce_scatter, alltoall   direct messages to every peer: 1 round
 //   small piece   everybody sends everything to everybody: 1 round, (n-1) M bytes
 //
 // The owner of a slice combines the n contributions in rank order, whatever their order of arrival:
@@ -32,6 +33,9 @@ class P2pCommunicator final : public Communicator {
                  double postscale) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
+  void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
+                      int slices) override;
+  void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
 
  private:
   struct Piece {
@@ -52,6 +56,7 @@ class P2pCommunicator final : public Communicator {
   int rank_;
   int size_;
   std::vector<char> inbox_;
+  std::vector<char> outbox_;
 };
 
 }  // namespace autotune

@@ -15,6 +15,7 @@ class SelfCommunicator final : public Communicator {
                  double postscale) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
+  void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
 };
 
 }  // namespace autotune

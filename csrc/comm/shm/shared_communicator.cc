@@ -218,6 +218,45 @@ void SharedCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
   }
 }
 
+// Block (r, d) goes through rank r's region for slice d, in as many rounds as the longest one
+// needs.
+void SharedCommunicator::alltoall(const void* send, void* receive,
+                                  const std::vector<int64_t>& bytes) {
+  const auto n = static_cast<size_t>(size_);
+  const auto own = static_cast<size_t>(rank_);
+  int64_t longest = 0;
+  for (size_t i = 0; i < n * n; ++i) {
+    if (i / n != i % n) longest = std::max(longest, bytes[i]);
+  }
+  std::vector<const char*> out{static_cast<const char*>(send)};
+  std::vector<char*> in{static_cast<char*>(receive)};
+  for (size_t peer = 0; peer + 1 < n; ++peer) {
+    out.push_back(out[peer] + bytes[own * n + peer]);
+    in.push_back(in[peer] + bytes[peer * n + own]);
+  }
+  if (bytes[own * n + own] > 0) {
+    std::memcpy(in[own], out[own], static_cast<size_t>(bytes[own * n + own]));
+  }
+  for (int64_t begin = 0; begin < longest; begin += slice_bytes_) {
+    const auto part = [&](size_t from, size_t to) {
+      return static_cast<size_t>(
+          std::clamp<int64_t>(bytes[from * n + to] - begin, 0, slice_bytes_));
+    };
+    next_parity();
+    for (size_t peer = 0; peer < n; ++peer) {
+      if (peer == own || part(own, peer) == 0) continue;
+      std::memcpy(region(rank_, parity_, static_cast<int>(peer)), out[peer] + begin,
+                  part(own, peer));
+    }
+    barrier();
+    for (size_t peer = 0; peer < n; ++peer) {
+      if (peer == own || part(peer, own) == 0) continue;
+      std::memcpy(in[peer] + begin, region(static_cast<int>(peer), parity_, rank_),
+                  part(peer, own));
+    }
+  }
+}
+
 namespace {
 
 // What a rank tells the others while they agree; fixed size, so that it travels by allgather.

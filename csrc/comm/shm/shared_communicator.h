@@ -48,6 +48,7 @@ class SharedCommunicator final : public Communicator {
   void allgather_slices(const std::vector<Span>& spans, DataType type, int slices) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
+  void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
 
  private:
   // One allreduce or half of one: which elements a round works on, and what is done to them.

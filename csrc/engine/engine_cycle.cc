@@ -1,0 +1,308 @@
+// The engine's thread and the cycle: announcing, negotiating, performing (cycle_mutex_ held).
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/errors.h"
+#include "common/log.h"
+#include "engine/engine.h"
+
+namespace autotune {
+
+void Engine::cycle() {
+  if (stopped_) return;
+  Counters& counters = executor_.counters();
+  const auto start = Clock::now();
+  const int64_t busy_before = counters.busy_ns();
+  try {
+    if (exchange()) {
+      counters.protocol_ns += (Clock::now() - start).count() - (counters.busy_ns() - busy_before);
+      if (coordinator_) counters.skew_ns = coordinator_->skew().count();
+    }
+    check_connections();
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    log(LogLevel::error, reason);
+    control_->send_all(FrameType::abort, reason);
+    fail_everything(reason, true);
+  }
+}
+
+// Say what is due, hear what has come, do what was decided. False when there was nothing.
+bool Engine::exchange() {
+  std::vector<RequestList> own = collect();
+  for (RequestList& list : own) {
+    if (coordinator_) {
+      coordinator_->add(0, list, Clock::now());
+    } else {
+      control_->send_all(FrameType::requests, encode(list));
+    }
+  }
+  control_->pump(frames_);
+  const bool heard = !frames_.empty();
+  handle_frames();
+  if (coordinator_ && !stopped_) {
+    stalls_.check(*coordinator_, Clock::now());
+    send_and_process(coordinator_->take());
+  }
+  return heard || !own.empty();
+}
+
+void Engine::send_and_process(std::vector<ResponseList> lists) {
+  for (const ResponseList& list : lists) {
+    control_->send_all(FrameType::responses, encode(list));
+    if (!list.shutdown) continue;
+    control_->send_all(FrameType::goodbye, "");
+    saying_goodbye_ = true;
+  }
+  for (ResponseList& list : lists) {
+    process(std::move(list));
+    if (stopped_) return;
+  }
+}
+
+// What to say now: one list per training step.
+std::vector<RequestList> Engine::collect() {
+  std::vector<RequestList> lists;
+  std::lock_guard lock(mutex_);
+  ++executor_.counters().cycles;
+  if (proposal_) {
+    coordinator_->propose(proposal_->first, proposal_->second);
+    proposal_.reset();
+  }
+  if (!unannounced_.empty() && announce_time() <= Clock::now()) {
+    for (const TensorEntry* entry : unannounced_) announce(*entry, lists);
+    timeline_.cycle();
+    unannounced_.clear();
+    unannounced_bytes_ = 0;
+  }
+  if (shutdown_requested_ && !shutdown_announced_) {
+    shutdown_announced_ = true;
+    lists.emplace_back();
+    lists.back().step = steps_.current_step();
+    lists.back().processed = processed_;
+    lists.back().shutdown = true;
+  }
+  executor_.counters().messages += static_cast<int64_t>(lists.size());
+  counters_.cycles = executor_.counters().cycles;
+  return lists;
+}
+
+// Add one tensor to what is said (mutex_ held).
+void Engine::announce(const TensorEntry& entry, std::vector<RequestList>& lists) {
+  if (lists.empty() || lists.back().step != entry.step) {
+    lists.emplace_back();
+    lists.back().step = entry.step;
+    lists.back().processed = processed_;
+  }
+  if (!coordinator_) timeline_.announced(entry.request, rank_);  // rank 0 sees all ranks'
+  const int64_t slot = cache_.find(entry.request);
+  if (slot >= 0) {
+    lists.back().set_hit(slot);
+    ++executor_.counters().cache_hits;
+  } else {
+    lists.back().requests.push_back(entry.request);
+    ++executor_.counters().cache_misses;
+  }
+}
+
+void Engine::handle_frames() {
+  while (!frames_.empty() && !stopped_) {
+    const Frame frame = std::move(frames_.front());
+    frames_.pop_front();
+    switch (frame.type) {
+      case FrameType::requests:
+        coordinator_->add(frame.rank, decode_request_list(frame.payload), Clock::now());
+        break;
+      case FrameType::responses:
+        process(decode_response_list(frame.payload));
+        break;
+      case FrameType::abort:
+        fail_everything(frame.payload, true);
+        if (coordinator_) control_->send_all(FrameType::abort, frame.payload);
+        break;
+      case FrameType::hello:
+      case FrameType::goodbye:
+        break;
+    }
+  }
+}
+
+void Engine::process(ResponseList list) {
+  if (list.change) apply(*list.change);
+  for (int64_t slot : list.evicted_slots) cache_.erase(slot);
+  find_work(list);
+  timeline_.agreed(works_);
+  for (const Work& work : works_) perform(work);
+  zero_entries_.clear();
+  zeros_.clear();
+  ++processed_;
+  if (list.shutdown) {
+    fail_everything("the engine was shut down (" + list.shutdown_reason + ", seen on rank " +
+                        std::to_string(rank_) + " of " + std::to_string(size_) +
+                        "); call hvd.init() again to go on",
+                    false);
+  }
+}
+
+void Engine::apply(const ParamsChange& change) {
+  std::lock_guard lock(mutex_);
+  params_ = change.params;
+  epoch_ = change.epoch;
+  epoch_first_step_ = change.first_step;
+  timeline_.params_changed(epoch_, params_);
+}
+
+// Find this rank's tensors for the whole list first: a slot that one response refers to may be
+// given to another tensor by a later one.
+void Engine::find_work(ResponseList& list) {
+  works_.resize(list.responses.size());
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < list.responses.size(); ++i) {
+    Response& response = list.responses[i];
+    works_[i].response = &response;
+    works_[i].entries.clear();
+    const ProcessSet* set = sets_.find(response.process_set);
+    if (set == nullptr || !set->contains(rank_)) continue;
+    for (ResponseItem& item : response.items) {
+      TensorEntry* entry = find_entry(response, item);
+      if (entry != nullptr) works_[i].entries.push_back(entry);
+    }
+  }
+}
+
+// nullptr: this rank has joined, and need not take part.
+TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
+  std::string_view name = item.name;
+  if (item.from_cache) {
+    const CacheEntry* entry = cache_.at(item.cache_slot);
+    if (entry == nullptr) throw EngineError("negotiation: response names an empty cache slot");
+    name = entry->request.name;
+    item.rows = entry->rows;
+  }
+  const auto found = in_flight_.find(name);
+  if (found != in_flight_.end()) return found->second.get();
+  if (!response.error.empty() || response.operation == Operation::barrier) return nullptr;
+  if (item.count >= 0 && response.operation == Operation::allreduce) {
+    return zeros_for(response, item);
+  }
+  throw EngineError("negotiation: response for " + shown_name(std::string(name)) + ", which rank " +
+                    std::to_string(rank_) + " has not announced");
+}
+
+TensorEntry* Engine::zeros_for(const Response& response, const ResponseItem& item) {
+  TensorEntry& entry = zero_entries_.emplace_back();
+  entry.request.name = item.name;
+  entry.request.operation = response.operation;
+  entry.request.dtype = response.dtype;
+  entry.request.reduce_op = response.reduce_op;
+  entry.request.shape = {item.count};
+  zeros_.emplace_back(static_cast<size_t>(entry.request.bytes()), '\0');
+  entry.input = entry.output = zeros_.back().data();
+  return &entry;
+}
+
+void Engine::perform(const Work& work) {
+  remember(work);
+  const Response& response = *work.response;
+  const bool takes_part = !work.entries.empty();
+  if (takes_part) timeline_.operation_begins(work);
+  if (response.error.empty()) {
+    if (!moves_data(response.operation)) {
+      agree(work);
+    } else if (takes_part) {
+      executor_.run(work, params_);
+    }
+  }
+  if (takes_part) complete(work);
+}
+
+void Engine::remember(const Work& work) {
+  const std::vector<ResponseItem>& items = work.response->items;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].from_cache || items[i].cache_slot < 0) continue;
+    if (work.entries.empty()) {
+      cache_.erase(items[i].cache_slot);  // of a set that this rank is not in
+    } else {
+      cache_.put(items[i].cache_slot, {work.entries[i]->request, items[i].rows});
+    }
+  }
+}
+
+// What changes when all ranks have agreed on something.
+void Engine::agree(const Work& work) {
+  const Response& response = *work.response;
+  for (TensorEntry* entry : work.entries) entry->handle->value = response.root_rank;
+  switch (response.operation) {
+    case Operation::join: {
+      std::lock_guard lock(mutex_);
+      steps_.advance_to(response.step);
+      return;
+    }
+    case Operation::add_process_set: {
+      const std::vector<int64_t>& ranks = response.items[0].rows;
+      return add_set(response.root_rank, {std::vector<int>(ranks.begin(), ranks.end())});
+    }
+    case Operation::remove_process_set:
+      return remove_set(response.root_rank);
+    default:
+      return;
+  }
+}
+
+void Engine::add_set(int32_t id, const ProcessSet& set) {
+  if (set.contains(rank_)) {
+    const Progress waiting = [this] { progress(); };
+    executor_.add_set(id, set, make_communicators_(set.ranks, waiting), waiting);
+  }
+  if (id == 0) return;
+  std::lock_guard lock(mutex_);
+  sets_.add(id, set.ranks);
+}
+
+// What this rank alone has still queued for the set fails here: the coordinator passes over it.
+void Engine::remove_set(int32_t id) {
+  executor_.remove_set(id);
+  std::lock_guard lock(mutex_);
+  sets_.remove(id);
+  const auto of_set = [id](const TensorEntry* entry) { return entry->request.process_set == id; };
+  unannounced_.erase(std::remove_if(unannounced_.begin(), unannounced_.end(), of_set),
+                     unannounced_.end());
+  for (auto each = in_flight_.begin(); each != in_flight_.end();) {
+    TensorEntry& entry = *each->second;
+    if (!of_set(&entry)) {
+      ++each;
+      continue;
+    }
+    entry.handle->done = true;
+    entry.handle->error = describe(entry.request) + " failed: its process set was removed";
+    each = in_flight_.erase(each);
+  }
+  done_changed_.notify_all();
+}
+
+void Engine::complete(const Work& work) {
+  timeline_.operation_ends(work);
+  bool waited = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (TensorEntry* entry : work.entries) {
+      if (!entry->handle) continue;  // zeros
+      Handle& handle = *entry->handle;
+      handle.done = true;
+      handle.error = work.response->error;
+      waited = waited || handle.waited;
+      // Not by key: the key lies in the entry.
+      in_flight_.erase(in_flight_.find(entry->request.name));
+    }
+    const int64_t wait_ns = counters_.wait_ns;
+    counters_ = executor_.counters();
+    counters_.wait_ns = wait_ns;
+  }
+  if (waited) done_changed_.notify_all();
+}
+
+}  // namespace autotune
