@@ -94,7 +94,9 @@ def fit(grid: grids.Grid) -> Fit:
         ratios = [predicted_us(grid, params, theta) / measured[params] for params in used]
         return np.concatenate([np.log(ratios), 0.02 * (theta - start)])
 
-    found = least_squares(residuals, start, loss="soft_l1", f_scale=0.1, diff_step=0.02)
+    found = least_squares(
+        residuals, start, loss="soft_l1", f_scale=0.1, diff_step=0.02, max_nfev=25
+    )
     errors = {p: predicted_us(grid, p, found.x) / measured[p] - 1 for p in held_out}
     values = (float(f"{value:.3g}") for value in np.exp(found.x))
     return Fit(grid=grid, constants=dict(zip(NAMES, values, strict=True)), errors=errors)
