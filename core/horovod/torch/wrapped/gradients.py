@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,11 @@ class Options:
     postscale_factor: float
     sparse_as_dense: bool
     process_set: ProcessSet
+
+    @functools.cached_property
+    def how(self) -> tuple[int, float, float, ProcessSet]:
+        """**Local.** The last arguments of an allreduce."""
+        return self.op, self.prescale_factor, self.postscale_factor, self.process_set
 
 
 class Gradient:
@@ -130,20 +136,11 @@ class Group:
             else:
                 dense.append(member)
                 tensors.append(tensor)
-        if tensors:
-            reduce: Callable[..., int] = operations.grouped_allreduce_async_
-            what: Any = tensors
-            if len(self.members) == 1:
-                reduce, what = operations.allreduce_async_, tensors[0]
-            handle = reduce(
-                what,
-                name=dense[0].name,
-                op=options.op,
-                prescale_factor=options.prescale_factor,
-                postscale_factor=options.postscale_factor,
-                process_set=options.process_set,
-            )
-            self._waits.append((dense, handle))
+        if dense:
+            alone = len(self.members) == 1
+            reduce = operations.allreduce_async_ if alone else operations.grouped_allreduce_async_
+            what: Any = tensors[0] if alone else tensors
+            self._waits.append((dense, reduce(what, None, dense[0].name, *options.how)))
 
     def finish(self, passes: int) -> None:
         """**Local.** Wait for the members, put them in place and expect ``passes`` passes again.
