@@ -37,8 +37,15 @@ from summary import by_surface, summarise, table
 from surfaces import MEASURED, SIMULATED, Surface, all_surfaces
 
 HERE = Path(__file__).resolve().parent
-SHARES = {"ours": 1.0, "horovod": 0.1, "gp_minimize": 0.1, "bo15": 0.1, "random": 0.3}
-"""Runs of each policy, of --runs."""
+SHARES = {
+    "ours": 1.0,
+    "ours-no-prior": 0.3,
+    "horovod": 0.1,
+    "gp_minimize": 0.1,
+    "bo15": 0.1,
+    "random": 0.3,
+}
+"""Runs of each policy, of --runs; each surface gets one at least."""
 QUICK_RUNS = 80
 Task = tuple[str, str, int]
 """(policy, surface, seed)"""

@@ -19,6 +19,7 @@ Policy = Callable[[Job, np.random.Generator], Ending]
 
 POLICIES: Mapping[str, Policy] = {
     "ours": ours.run,
+    "ours-no-prior": partial(ours.run, prior=False),
     "horovod": horovod.run,
     "gp_minimize": bayes.gp_minimize,
     "bo15": bayes.bo15,
@@ -26,10 +27,11 @@ POLICIES: Mapping[str, Policy] = {
 }
 TITLES = {
     "ours": "ours",
+    "ours-no-prior": "ours without the cost model",
     "horovod": "Horovod's published policy",
     "gp_minimize": "skopt.gp_minimize, 20 evaluations",
     "bo15": "BO with 15 points (as ByteScheduler)",
     "random": "random search, 20 settings",
 }
 
-__all__ = ["POLICIES", "TITLES", "Ending", "Policy", "partial"]
+__all__ = ["POLICIES", "TITLES", "Ending", "Policy"]

@@ -30,10 +30,10 @@ TRAINING = 7
 class Driver:
     """One tuning run."""
 
-    def __init__(self, job: Job, seed: int) -> None:
+    def __init__(self, job: Job, seed: int, *, prior: bool) -> None:
         self._job = job
         self._tuner = Tuner(
-            settings=Settings(seed=seed),
+            settings=Settings(seed=seed, prior=prior),
             seed=seed,
             size=job.surface.size,
             inert=job.surface.inert,
@@ -136,8 +136,8 @@ class Driver:
                 self._done = event
 
 
-def run(job: Job, rng: np.random.Generator) -> Ending:
-    """Tune ``job`` to the end."""
-    ending = Driver(job, int(rng.integers(2**31))).run()
+def run(job: Job, rng: np.random.Generator, *, prior: bool = True) -> Ending:
+    """Tune ``job`` to the end; without the ``prior`` the tuner's cost model is off."""
+    ending = Driver(job, int(rng.integers(2**31)), prior=prior).run()
     assert ending.gain is None or math.isfinite(ending.gain)
     return ending
