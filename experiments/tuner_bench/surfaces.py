@@ -32,7 +32,7 @@ class Truth:
     Attributes:
         step_us: Its time.
         exposed_us: What the training thread waits for communication in it.
-        trace: Measured step times; None: simulated.
+        trace: Measured step times, of all settings, scaled to this one's; None: simulated.
     """
 
     step_us: float
@@ -203,9 +203,10 @@ def _measured(grid: grids.Grid) -> Surface:
     settings = list(grid.cells)
     traces = [_clipped(np.array(samples) * 1000) for samples in grid.cells.values()]
     levels = shrunk(settings, traces)
+    noise = np.concatenate([trace / midmean(trace) for trace in traces])
     truths = {
-        params: _truth(trace * level / midmean(trace), level, grid.workload.compute_us)
-        for params, trace, level in zip(settings, traces, levels, strict=True)
+        params: _truth(noise * level, level, grid.workload.compute_us)
+        for params, level in zip(settings, levels, strict=True)
     }
     places = np.array([_place(params) for params in settings])
     kinds = np.array([_kind(params) for params in settings])
