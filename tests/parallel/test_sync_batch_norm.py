@@ -187,3 +187,20 @@ def test_copies_and_pickles_work(rank: int, size: int) -> None:
     other = network()
     other.load_state_dict(net.state_dict())
     assert torch.equal(other[1].running_mean, net[1].running_mean)
+
+
+def test_a_rank_that_has_joined_adds_nothing(rank: int, size: int) -> None:
+    """Uneven numbers of batches, as with any other layer: rank 0 has one more than the others."""
+    layer = hvd.SyncBatchNorm(CHANNELS).double()
+    plain = torch.nn.BatchNorm1d(CHANNELS).double()
+    parts = parts_of(2, size, torch.float64)
+    layer(parts[rank])
+    plain(torch.cat(parts))
+    if rank == 0:
+        last = parts[0].clone().requires_grad_()
+        loss_of(layer(last)).backward()
+        assert last.grad.isfinite().all()
+    plain(parts[0])
+    hvd.join()
+    if rank == 0:
+        torch.testing.assert_close(dict(layer.named_buffers()), dict(plain.named_buffers()))

@@ -30,7 +30,7 @@ _used: Counter[int | None] = Counter()
 class SyncBatchNorm(_BatchNorm):
     """Batch normalisation whose mean and variance are those of all ranks' batches together.
 
-    Without training, or with one rank, it is ``torch.nn.BatchNorm``. Weight and bias get this
+    In evaluation, or with one rank, it is ``torch.nn.BatchNorm``. Weight and bias get this
     rank's share of their gradients, as any other parameter: a DistributedOptimizer averages them.
 
     Args:
@@ -39,7 +39,7 @@ class SyncBatchNorm(_BatchNorm):
         momentum: Weight of a new batch in the running statistics; None for a plain mean.
         affine: Whether there are a weight and a bias per channel.
         track_running_stats: Whether statistics are kept for evaluation.
-        process_set: Ranks whose batches belong together.
+        process_set: Ranks whose batches belong together; other ranks normalise by themselves.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class SyncBatchNorm(_BatchNorm):
             HorovodInternalError: The reduction failed.
         """
         self._check_input_dim(input)
-        if not self.training or self.process_set.size() == 1:
+        alone = self.process_set.size() == 1 or not self.process_set.included()
+        if alone or not self.training:
             return super().forward(input)
         name = self._operation_name()
         with torch.no_grad():
