@@ -242,8 +242,7 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     options.stall_warning_seconds = parsed["HOROVOD_STALL_CHECK_TIME_SECONDS"] * stall_check
     options.stall_shutdown_seconds = parsed["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] * stall_check
     options.log_level = parsed["HOROVOD_LOG_LEVEL"]
-    if hasattr(options, "disable_group_fusion"):  # until the engine has it
-        options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
+    options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
     _set_timeline(options, start, parsed)
     rendezvous = _engine.Rendezvous() if topology.rank == 0 and not alone else None
     address = start.communicator.bcast(rendezvous.address if rendezvous else "", root=0)

@@ -8,7 +8,7 @@ from horovod import _engine, basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch import handles
-from horovod.torch.collectives.request import set_id
+from horovod.torch.collectives.request import forget_names, set_id
 from horovod.torch.handles import Operation, synchronize
 
 __all__ = ["barrier", "join"]
@@ -45,7 +45,6 @@ def join(device: int = -1) -> int:
 
 def _start(operation: str, set_number: int, finish: Any) -> int:
     engine = basics.engine()
-    how: dict[str, Any] = {"process_set": set_number} if set_number else {}
     try:
         handle = engine.enqueue(
             operation=operation,
@@ -55,7 +54,7 @@ def _start(operation: str, set_number: int, finish: Any) -> int:
             shape=(),
             dtype="uint8",
             named=False,
-            **how,
+            process_set=set_number,
         )
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None
@@ -69,4 +68,5 @@ def _nothing(operation: Operation) -> None:
 
 
 def _last_joined(operation: Operation) -> int:
+    forget_names()  # ranks made different numbers of unnamed operations; here they meet
     return operation.engine.joined_rank(operation.handles[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
-from horovod import _engine
 from horovod.process_set import ProcessSet, global_process_set
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
@@ -39,6 +38,4 @@ def resolve_op(op: int | None, average: bool | None) -> int:
         return Average
     if op not in range(len(ENGINE_NAMES)):
         raise ValueError(f"op: expected Average, Sum, Adasum, Min, Max or Product, got {op!r}")
-    if op == Adasum and not hasattr(_engine.Engine, "enqueue_group"):
-        raise NotImplementedError("op=Adasum is not supported in this version; use Average or Sum")
     return op

@@ -100,8 +100,6 @@ def start_one(
     dtype = check(tensor)
     engine = basics.engine()
     number = 0 if process_set is global_process_set else set_id(process_set)
-    if number:
-        how["process_set"] = number
     try:
         handle = engine.enqueue(
             operation=operation,
@@ -111,6 +109,7 @@ def start_one(
             shape=tensor.shape,
             dtype=dtype,
             named=name is not None,
+            process_set=number,
             **how,
         )
     except _engine.InvalidRequest as error:
@@ -145,8 +144,8 @@ def start_group(
         for i, (tensor, place, dtype) in enumerate(zip(tensors, places, dtypes, strict=True), 1)
     ]
     try:
-        numbers = _enqueue_group(
-            engine, requests, operation=operation, named=name is not None, process_set=number, **how
+        numbers = engine.enqueue_group(
+            requests, operation=operation, named=name is not None, process_set=number, **how
         )
     except _engine.InvalidRequest as error:
         raise _refused(error, kind, name, number) from None
@@ -228,15 +227,3 @@ def _refused(
     if name is None:
         _unnamed[set_number, kind] -= 1
     return ValueError(str(error))
-
-
-def _enqueue_group(engine: _engine.Engine, requests: list[Any], **how: Any) -> list[int]:
-    """Until the engine's own is there."""
-    if hasattr(engine, "enqueue_group"):
-        return engine.enqueue_group(requests, **how)
-    how.pop("process_set")
-    numbers = []
-    for name, place, output, shape, dtype in requests:
-        memory = {"input": place, "output": output, "shape": shape, "dtype": dtype}
-        numbers.append(engine.enqueue(name=name, **memory, **how))
-    return numbers
