@@ -65,13 +65,3 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     except (_engine.InvalidRequest, _engine.EngineError) as error:
         raise HorovodInternalError(str(error)) from None
     return True
-
-
-def require_global(process_set: ProcessSet) -> None:
-    """**Local.** Raise unless ``process_set`` is the set of all ranks.
-
-    Raises:
-        NotImplementedError: Another set.
-    """
-    if process_set is not global_process_set:
-        raise NotImplementedError("only the global process set is supported here")
