@@ -12,7 +12,10 @@ import torch
 import horovod.torch as hvd
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest's own: ranks clean up each other's old folders in /tmp
+    ignored = "ignore:.*ScandirIterator:pytest.PytestUnraisableExceptionWarning"
+    config.addinivalue_line("filterwarnings", ignored)
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         del os.environ[name]
     torch.set_num_threads(1)
