@@ -66,13 +66,16 @@ class Account:
 
     ``allowance_us = share x (time of all steps under the default) - time lost``, where a job counts
     as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay back.
+
+    Attributes:
+        steps: Training steps booked.
     """
 
     def __init__(self, share: float) -> None:
         """Open the account with ``share`` of the default's time (0.05: five percent) to lose."""
         self._share = share
         self._default: Reading | None = None
-        self._steps = 0
+        self.steps = 0
         self._epoch = 0
         self._records: list[StepRecord] = []
         self._closed_us = 0.0
@@ -83,7 +86,7 @@ class Account:
 
     def book(self, record: StepRecord, *, is_default: bool) -> None:
         """Book a training step; under the default nothing is lost by definition."""
-        self._steps += record.count
+        self.steps += record.count
         if record.epoch != self._epoch:
             self._closed_us, self._records = self.lost_us, []
             self._epoch = record.epoch
@@ -96,9 +99,15 @@ class Account:
         return self._closed_us + charge_us(self._records, self._default_us)
 
     @property
+    def lost_share(self) -> float:
+        """Time lost so far over what all steps would have taken under the default."""
+        whole = self._default_us * self.steps
+        return self.lost_us / whole if whole > 0 else 0.0
+
+    @property
     def allowance_us(self) -> float:
         """Time that exploring may still lose; negative: overdrawn."""
-        steps = max(self._steps, ADVANCE_STEPS)
+        steps = max(self.steps, ADVANCE_STEPS)
         return self._share * self._default_us * steps - self.lost_us
 
     @property

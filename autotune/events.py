@@ -14,9 +14,15 @@ from autotune.trial import Certificate, CommParams, RunState, Sample, SampleKind
 
 @dataclass(frozen=True, kw_only=True)
 class Identified:
-    """The training signature is known: the driver answers with ``Tuner.begin``."""
+    """The training signature is known: the driver answers with ``Tuner.begin``.
+
+    Attributes:
+        signature: Of the training steps.
+        retune: The job was tuned before and has changed since: a new run replaces the result.
+    """
 
     signature: int
+    retune: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

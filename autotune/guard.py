@@ -16,7 +16,7 @@ import numpy as np
 from autotune import messages
 from autotune.certify import FEWEST_PAIRS, Comparison, PairedTest
 from autotune.events import Event, Identified, Plan
-from autotune.protocol import Apply, Done, Line, Settings, StepRecord
+from autotune.protocol import Apply, Check, Done, Line, Settings, StepRecord
 from autotune.scoring import SETTLE_STEPS, Window, is_usable
 from autotune.space import Value
 from autotune.storage.contract import Start
@@ -110,6 +110,15 @@ class ReplayCheck:
 
     def accept(self, plan: Plan) -> list[Event]:
         """Do nothing: nothing was computed."""
+        return self._take_events()
+
+    def check(self, check: Check) -> list[Event]:
+        """Go back to the default where the results under the replayed setting are wrong."""
+        best = self._comparison.default
+        if not check.ok and self._in_force == self._tuned.params != best.params:
+            self._put_in_force(best.params)
+            what = messages.wrong_text(check, self._tuned.params, default=best.params)
+            self._done(best, f"replay check: {what}", level="error")
         return self._take_events()
 
     def finish(self) -> list[Event]:

@@ -36,14 +36,14 @@ class InForce:
     def change(
         self, params: CommParams, *, known: CommParams | None, limit_us: float | None = None
     ) -> Apply | None:
-        """Return the message that puts ``params`` in force; None if they are.
+        """Return the message that puts ``params`` in force; None if they are, without a limit.
 
         Args:
             params: The setting.
             known: The best one so far: what the runtime goes on with without the tuner.
             limit_us: Longest time a step may wait for communication under it; None: any.
         """
-        if self.params == params:
+        if self.params == params and self.fallback is None:
             return None
         self.epoch += 1 if self.fallback is None else 2
         self._params[self.epoch] = params

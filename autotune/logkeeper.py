@@ -18,7 +18,7 @@ class JobLogs(TrialStore, Protocol):
 
     notes: list[str]
 
-    def start(self, run: RunInfo) -> Start:
+    def start(self, run: RunInfo, *, retune: bool = False) -> Start:
         """Begin, resume or replay a run."""
         ...
 
@@ -62,8 +62,18 @@ class LogKeeper:
         logs = open_logs(hello.csv_path, hello.db_path, host=hello.host, pid=hello.pid)
         return cls(logs, where=str(hello.csv_path or hello.db_path))
 
-    def start(self, hello: Hello, operations: Sequence[tuple[str, int]], *, seed: int) -> Start:
-        """Begin, resume or replay this job's run; without working logs it is a fresh one."""
+    def start(
+        self,
+        hello: Hello,
+        operations: Sequence[tuple[str, int]],
+        *,
+        seed: int,
+        retune: bool = False,
+    ) -> Start:
+        """Begin, resume or replay this job's run; without working logs it is a fresh one.
+
+        ``retune``: begin a new run although there is a result, which it is to replace.
+        """
         run = RunInfo(
             fingerprint=fingerprint(hello, operations),
             host=hello.host,
@@ -72,7 +82,7 @@ class LogKeeper:
             settings=asdict(hello.settings),
         )
         found: list[Start] = []
-        self._guard(lambda logs: found.append(logs.start(run)))
+        self._guard(lambda logs: found.append(logs.start(run, retune=retune)))
         return found[0] if found else Fresh()
 
     def take(self, event: Event) -> bool:

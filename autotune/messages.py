@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from autotune.bayes import Incumbent
+from autotune.budget import Account
 from autotune.certify import MOST_PAIRS
-from autotune.protocol import Settings
+from autotune.protocol import Check, Settings
 from autotune.space import BY_NAME, MIB, Value
 from autotune.trial import CommParams, Trial, TrialState
 from autotune.warmup import steps_to_first_sample
@@ -113,6 +114,27 @@ def result_text(best: Trial, *, reason: str, names: Collection[str]) -> str:
     return (
         f"autotune: done: {what} in force: {params_text(best.params, names)} "
         f"(score {best.score:.4g} {HIGHER}); {reason}"
+    )
+
+
+DRIFT = "autotune: the step time has changed since tuning; compares the result with the default"
+RETUNE = "autotune: the job has changed: tunes again"
+
+
+def price_text(account: Account, *, disturbed: int) -> str:
+    """Return what tuning has cost, or gained, so far."""
+    share = account.lost_share
+    text = f"tuning lost {share:.1%} of the time" if share > 0 else f"tuning saved {-share:.1%}"
+    text += f" of {account.steps} steps"
+    return text + (f", {disturbed} steps that it disturbed were not scored" if disturbed else "")
+
+
+def wrong_text(check: Check, params: CommParams, *, default: CommParams) -> str:
+    """Return what is said about a result that a second, independent reduction contradicts."""
+    what = "the default; please report this" if params == default else "it will not be used again"
+    return (
+        f"autotune: wrong result of {check.name!r} (relative error {check.worst_error:.3g}) under "
+        f"{params_text(params, ())}: {what}"
     )
 
 

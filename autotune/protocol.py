@@ -10,6 +10,7 @@ Neither side ever waits for the other on the training thread.
                                         <-  Ready | Refused (a sentence: path, live job, setting)
       Signature (once per kind of step) ->
       Steps (batches of finished steps) ->
+      Check (a result that was verified) ->
                                         <-  Apply (epoch, params): between two steps, on all ranks
                                         <-  Line | Progress (text for rank 0's terminal)
                                         <-  Done (the params that stay in force)
@@ -48,6 +49,7 @@ class StepRecord:
         exposed_us: Total time the training thread waited for communication.
         epoch: Epoch in force during all of them; -1: changed within the step.
         signature: Hash of the set of operations.
+        samples: Samples that the script says were trained on in them; 0: it does not say.
     """
 
     step: int
@@ -57,6 +59,7 @@ class StepRecord:
     exposed_us: float
     epoch: int
     signature: int
+    samples: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,23 @@ class Steps:
     """A batch of finished steps, in order."""
 
     records: tuple[StepRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One collective of the first step of ``epoch`` was reduced a second time, independently.
+
+    Attributes:
+        epoch: Epoch of the step.
+        name: Name of the operation.
+        ok: Whether the results agree on all ranks.
+        worst_error: Largest relative difference of an element, on any rank.
+    """
+
+    epoch: int
+    name: str
+    ok: bool
+    worst_error: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,12 +209,15 @@ class Done:
     text: str
 
 
-Message = Hello | Signature | Steps | Finish | Ready | Refused | Apply | Line | Progress | Done
+Message = (
+    Hello | Signature | Steps | Check | Finish | Ready | Refused | Apply | Line | Progress | Done
+)
 
 _TYPES: dict[str, type[Any]] = {
     "hello": Hello,
     "signature": Signature,
     "steps": Steps,
+    "check": Check,
     "finish": Finish,
     "ready": Ready,
     "refused": Refused,

@@ -45,6 +45,7 @@ class Reading:
         score: bytes/us; higher is better; 0 if it cannot be computed.
         slow_steps: Steps that were dropped as slow.
         spread: Robust standard deviation of one step's time, as a share of it.
+        payload_spread: Standard deviation of the bytes of one step, as a share of them.
     """
 
     steps: int
@@ -54,6 +55,7 @@ class Reading:
     score: float
     slow_steps: int
     spread: float = 0.0
+    payload_spread: float = 0.0
 
     @property
     def step_us(self) -> float:
@@ -104,6 +106,13 @@ def slow_mask(durations: np.ndarray) -> np.ndarray:
     return slow if slow.sum() <= max(1.0, SLOW_SHARE * len(durations)) else np.zeros_like(slow)
 
 
+def payload_spread(records: Sequence[StepRecord]) -> float:
+    """Return the standard deviation of the bytes per step, as a share of their mean."""
+    sizes = np.array([record.payload_bytes / record.count for record in records])
+    mean = float(sizes.mean())
+    return float(sizes.std()) / mean if mean > 0 else 0.0
+
+
 def read(records: Sequence[StepRecord]) -> Reading:
     """Return the reading of a window: payload over time, without single slow steps."""
     if not records:
@@ -124,6 +133,7 @@ def read(records: Sequence[StepRecord]) -> Reading:
         score=score if math.isfinite(score) else 0.0,
         slow_steps=sum(record.count for record, drop in zip(records, slow, strict=True) if drop),
         spread=robust_deviation(times) / float(np.median(times)),
+        payload_spread=payload_spread(records),
     )
 
 

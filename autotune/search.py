@@ -25,9 +25,14 @@ WORTH_READING = 0.004
 FEWEST_TRIALS = 6
 REREAD_EVERY = 5
 """Trials between two readings of the default."""
+PAYLOAD_VARIES = 0.01
+"""Bytes per step that vary by more than this make windows at different times incomparable."""
+DRIFT, DRIFT_SIGMA = 0.04, 4.0
+"""The default's score changed by more than both: this share, and so many standard errors."""
 REREADS_KEPT = 4
 """Further readings of one setting tell the surrogate nothing that is worth their cost."""
 DEFAULT_READINGS_USED = 4
+PAIRED_READINGS_USED = 2
 MOST_CONTENDER_READINGS = 4
 NOISE_RANGE = (0.003, 0.2)
 
@@ -36,6 +41,7 @@ class Search:
     """Trials, optimizer and plan of one run.
 
     Attributes:
+        space: The settings that may be tried.
         trials: Finished trials, by trial_id.
         plan: What comes next; None until it is computed.
     """
@@ -48,9 +54,12 @@ class Search:
             settings: ``HOROVOD_AUTOTUNE_*``.
             rng: Decides the initial design.
         """
+        self.space = space
         self.trials: list[Trial] = []
         self.plan: Plan | None = None
         self._most = settings.max_samples
+        self._is_paired = False
+        self._base_score = 0.0
         self._full_steps = steps_per_sample(settings)
         self._contender_readings = 0
         self._incumbent: Incumbent | None = None
@@ -92,19 +101,48 @@ class Search:
             self.trials = sorted(resume.trials, key=lambda trial: trial.trial_id)
             self._carried = resume
 
-    def note_default(self, readings: Sequence[Reading]) -> None:
-        """Note earlier windows of the default: they count for its step time, not as its trial."""
-        self._default_readings = list(readings)
+    def add_default(self, reading: Reading, earlier: Sequence[Reading] = ()) -> None:
+        """Note what the default does now; scores that were carried over are put in proportion.
 
-    def add_default(self, reading: Reading) -> None:
-        """Note what the default does now; scores that were carried over are put in proportion."""
+        Args:
+            reading: Of the default.
+            earlier: Windows of it before: they count for its step time, not as its trial.
+        """
+        if self._varies(reading):
+            self._is_paired = True
+            self._default_readings = []
+        self._base_score = self._base_score or reading.score
         self._trials_since_default = 0
-        self._default_readings = [*self._default_readings, reading][-DEFAULT_READINGS_USED:]
+        used = PAIRED_READINGS_USED if self._is_paired else DEFAULT_READINGS_USED
+        self._default_readings = [*self._default_readings, *earlier, reading][-used:]
         noise = self.default.spread * math.sqrt(CORRELATED / max(1, reading.steps))
         self._optimizer.noise = min(max(noise, NOISE_RANGE[0]), NOISE_RANGE[1])
         if self._carried is not None:
             carried, self._carried = self._carried, None
             self._tell_carried(carried, reading.score)
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether scores count against the default's latest window, which precedes every trial.
+
+        So it is where the machine drifts, or where the bytes of a step vary.
+        """
+        return self._is_paired
+
+    def _varies(self, reading: Reading) -> bool:
+        if reading.payload_spread > PAYLOAD_VARIES:
+            return True
+        if self._is_paired or reading.score <= 0 or self._base_score <= 0:
+            return False
+        change = abs(math.log(reading.score / self._base_score))
+        return change > max(DRIFT, DRIFT_SIGMA * math.sqrt(2) * reading.noise)
+
+    def _in_proportion(self, score: float) -> float:
+        """Return a score as it would have been when the default was read first."""
+        if not self._is_paired or not self._default_readings:
+            return score
+        now = self._default_readings[-1].score
+        return score * self._base_score / now if now > 0 else score
 
     def add_trial(self, params: CommParams, *, reading: Reading, state: TrialState) -> Trial:
         """Add a finished trial; one without a usable score is rejected."""
@@ -113,7 +151,8 @@ class Search:
         trial = Trial(trial_id=len(self.trials), params=params, state=state, score=score)
         self.trials.append(trial)
         self._trials_since_default += 1
-        self._tell(trial, score, share=reading.steps / self._full_steps)
+        told = self._in_proportion(score)
+        self._tell(trial, told, share=reading.steps / self._full_steps)
         return trial
 
     def reject(self, params: CommParams) -> None:
@@ -131,7 +170,8 @@ class Search:
             return False
         self._rereads[params] += 1
         self._incumbent = None
-        self._optimizer.tell(params, score)
+        if not (self._is_paired and params == self.space.default):
+            self._optimizer.tell(params, self._in_proportion(score))
         return True
 
     def _tell_carried(self, carried: Resume, default_score: float) -> None:
@@ -165,7 +205,7 @@ class Search:
     @property
     def wants_default(self) -> bool:
         """Whether it is time to read the default again."""
-        return self._trials_since_default >= REREAD_EVERY
+        return self._trials_since_default >= (1 if self._is_paired else REREAD_EVERY)
 
     def take_proposal(self) -> CommParams:
         """Return the planned setting, which is tried from now on, and ask for the next plan."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import AutotuneError, ProtocolError
 from autotune.protocol import (
     VERSION,
+    Check,
     Finish,
     Hello,
     Line,
@@ -194,6 +195,7 @@ class Service:
             fixed=hello.fixed,
             inert=hello.inert,
             hosts=hello.cross_size,
+            crowded=hello.local_size >= (os.cpu_count() or 1),
         )
         self._logs = LogKeeper.open(hello)
 
@@ -250,6 +252,8 @@ class Service:
             self._operations[message.signature] = message.operations
             if message.signature == self._unanswered:
                 self._begin(message.signature)
+        elif isinstance(message, Check):
+            self._handle(self._tuner.check(message))
         elif isinstance(message, Finish):
             raise EndOfInput
 
@@ -259,7 +263,7 @@ class Service:
 
         for event in events:
             if isinstance(event, Identified):
-                self._begin(event.signature)
+                self._begin(event.signature, retune=event.retune)
             elif not self._logs.take(event):
                 self._outbox.send(event)  # type: ignore[arg-type]
         for text in self._logs.complaints():
@@ -268,7 +272,7 @@ class Service:
         if work is not None:
             self._compute(work)
 
-    def _begin(self, signature: int) -> None:
+    def _begin(self, signature: int, *, retune: bool = False) -> None:
         from autotune.storage.contract import Replay
 
         if signature not in self._operations:
@@ -276,11 +280,11 @@ class Service:
             return
         self._unanswered = None
         operations = self._operations[signature]
-        start = self._logs.start(self._hello, operations, seed=self._tuner.seed)
+        start = self._logs.start(self._hello, operations, seed=self._tuner.seed, retune=retune)
         for text in self._logs.notes():
             self._outbox.send(Line(text=text))
         if self._hello.check is None and not isinstance(start, Replay):
-            _in_background(_preload)
+            _in_background(_at_idle_priority(_preload))
         self._handle(self._tuner.begin(operations, start))
 
     def _compute(self, work: Callable[[], Plan]) -> None:
@@ -290,7 +294,20 @@ class Service:
             except Exception as error:
                 self._inbox.put(error)
 
-        _in_background(compute)
+        _in_background(_at_idle_priority(compute))
+
+
+def _at_idle_priority(target: Callable[[], None]) -> Callable[[], None]:
+    """Return ``target`` for a thread that runs only where a core has nothing else to do."""
+
+    def run() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        except OSError:
+            pass  # a sandbox may forbid it; the process is at the lowest priority anyway
+        target()
+
+    return run
 
 
 def _in_background(target: Callable[[], None]) -> None:

@@ -23,60 +23,39 @@ depends only on scores and the seed, never on when a plan arrives.
 
 from __future__ import annotations
 
-import enum
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from autotune import messages
 from autotune.bayes import SearchSpace
-from autotune.budget import STOP_RATIO, Account, price_steps
-from autotune.certify import MOST_PAIRS, Comparison, no_certificate
-from autotune.events import Event, Identified, Plan, RunFinished, Task, sample
+from autotune.budget import Account
+from autotune.certify import ALPHA, MOST_PAIRS
+from autotune.events import Event, Identified, Plan, RunFinished
 from autotune.inforce import InForce
+from autotune.normalise import Normaliser
 from autotune.prior import PhysicsPrior
-from autotune.protocol import Done, Line, Progress, Settings, StepRecord
-from autotune.scoring import (
-    SETTLE_STEPS,
-    Reading,
-    Window,
-    headroom,
-    is_hopeless,
-    is_usable,
-    pool,
-    step_us,
-)
+from autotune.protocol import Check, Done, Line, Progress, Settings, StepRecord
+from autotune.run import WORTH_HAVING, Phase, Run
+from autotune.scoring import SETTLE_STEPS, is_usable, pool
 from autotune.search import REREAD_EVERY, Search
 from autotune.space import Value
 from autotune.storage.contract import Replay, Resume, Start
-from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
+from autotune.trial import CommParams, RunState, Trial
 from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first_sample
+from autotune.watch import DriftWatch, Recheck
 
-WORTH_HAVING = 0.01
-"""Gains below this are not worth tuning for."""
+__all__ = ["WORTH_HAVING", "Phase", "Tuner"]
 
-
-STEPS_IN_FLIGHT = 2
-"""Steps that are still made under a setting after it was given up, at most."""
-MOST_RESTS = 60
-"""Windows in a row that wait for the budget, until exploring ends for want of it."""
-
-
-class Phase(enum.StrEnum):
-    """Where a run is."""
-
-    WARMUP = "warmup"
-    EXPLORE = "explore"
-    CERTIFY = "certify"
-    DONE = "done"
+MOST_RETUNES = 3
+"""Times that a job may be tuned again because it has changed."""
 
 
 class Tuner:
-    """One tuning run.
+    """One job's tuning.
 
     Attributes:
-        phase: Where the run is.
+        phase: Where it is.
         seed: Seed of proposals and pair orders (a resumed run keeps its own).
     """
 
@@ -89,6 +68,7 @@ class Tuner:
         fixed: Mapping[str, Value] | None = None,
         inert: Mapping[str, str] | None = None,
         hosts: int = 1,
+        crowded: bool = False,
     ) -> None:
         """Prepare a run.
 
@@ -99,6 +79,7 @@ class Tuner:
             fixed: Parameters that the user set explicitly, with their values.
             inert: Parameters that cannot matter in this job, with the reason.
             hosts: Hosts they are on.
+            crowded: Ranks fill the cores: steps made while a plan is computed are not scored.
 
         Raises:
             InvalidSettingError: A fixed value is outside its parameter's domain.
@@ -106,20 +87,22 @@ class Tuner:
         self.phase = Phase.WARMUP
         self.seed = seed
         self._settings = settings
-        self._size, self._hosts = size, hosts
+        self._size, self._hosts, self._crowded = size, hosts, crowded
         self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
         self._default = CommParams().with_values(self._fixed)
         self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
         self._events: list[Event] = []
-        self._identifier = Identifier()
+        self._identifier, self._normaliser = Identifier(), Normaliser()
         self._warmup = Warmup(settings)
         self._account = Account(settings.budget)
         self._in_force = InForce(self._default)
-        self._task: Task | None = None
-        self._search: Search | None = None
-        self._rest_allowance_us: float | None = None
-        self._rests = 0
         self._operations: Sequence[tuple[str, int]] = ()
+        self._run: Run | None = None
+        self._is_planning = False
+        self._retunes = 0
+        self._kept: Trial | None = None
+        self._watch: DriftWatch | None = None
+        self._recheck: Recheck | None = None
 
     # ---- what the driver calls ------------------------------------------------------------------
 
@@ -154,25 +137,36 @@ class Tuner:
             return self._take_events()
         self.seed = start.seed if isinstance(start, Resume) else self.seed
         self._operations = operations
-        self._search = self._new_search(operations)
+        self._run = self._new_run(operations)
         if isinstance(start, Resume):
-            self._search.carry_over(start)
+            self._run.search.carry_over(start)
         if self._space.size == 1:
             self._end_at_once("nothing to tune: all settings behave alike in this job")
         elif self._warmup.is_over:
-            self._explore(self._search)
+            self._explore(self._run)
         return self._take_events()
 
     def work(self) -> Callable[[], Plan] | None:
         """Return something to compute and to hand to ``accept``, or None; each is returned once."""
-        return self._search.work() if self._search is not None else None
+        work = self._run.work() if self._run is not None else None
+        self._is_planning = self._is_planning or work is not None
+        return work
 
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
-        if self._search is not None and self.phase is Phase.EXPLORE:
-            self._search.accept(plan)
-            if self._task is None:
-                self._advance(self._search)
+        self._is_planning = False
+        if self._run is not None and self.phase is Phase.EXPLORE:
+            self._run.accept(plan)
+            self._follow(self._run)
+        return self._take_events()
+
+    def check(self, check: Check) -> list[Event]:
+        """Take the verdict on a result; a setting whose results are wrong is given up."""
+        params = self._in_force.of(check.epoch)
+        if not check.ok and params is not None:
+            self._say(messages.wrong_text(check, params, default=self._default), level="error")
+            if params != self._default:
+                self._give_up(params)
         return self._take_events()
 
     def finish(self) -> list[Event]:
@@ -192,7 +186,7 @@ class Tuner:
     @property
     def trials(self) -> list[Trial]:
         """Finished trials, by trial_id."""
-        return self._search.trials if self._search is not None else []
+        return self._run.search.trials if self._run is not None else []
 
     @property
     def steps_to_done(self) -> int:
@@ -204,7 +198,7 @@ class Tuner:
 
     # ---- start ----------------------------------------------------------------------------------
 
-    def _new_search(self, operations: Sequence[tuple[str, int]]) -> Search:
+    def _new_run(self, operations: Sequence[tuple[str, int]]) -> Run:
         unused = without_operation(operations, {*self._fixed, *self._inert})
         for text in messages.frozen_text({}, unused):
             self._say(text)
@@ -215,254 +209,171 @@ class Tuner:
             tensors=len(operations),
             payload=sum(size for _, size in operations),
         )
-        for_proposals, for_pairs = np.random.SeedSequence(self.seed).spawn(2)
-        self._pair_rng = np.random.default_rng(for_pairs)
-        return Search(self._space, self._settings, rng=np.random.default_rng(for_proposals))
+        seeds = np.random.SeedSequence([self.seed, self._retunes] if self._retunes else self.seed)
+        for_proposals, for_pairs = seeds.spawn(2)
+        rng = np.random.default_rng(for_proposals)
+        return Run(
+            Search(self._space, self._settings, rng=rng),
+            settings=self._settings,
+            account=self._account,
+            in_force=self._in_force,
+            events=self._events,
+            rng=np.random.default_rng(for_pairs),
+            alpha=ALPHA / 2 ** (self._retunes + 1),  # adds up to ALPHA however often it retunes
+        )
 
-    def _replay(self, start: Replay) -> None:
-        self._put_in_force(start.best.params)
-        certified = start.certificate is not None and start.certificate.certified
-        reason = "replayed from a finished run of this job"
-        self._done(start.best, certified=certified, reason=reason)
+    def _explore(self, run: Run) -> None:
+        self.phase = Phase.EXPLORE
+        readings = self._warmup.latest
+        if self._settings.prior and self._operations and readings:
+            prior = PhysicsPrior(
+                self._operations, self._default, pool(readings), size=self._size, hosts=self._hosts
+            )
+            run.search.expect(prior)
+        run.start(readings)
 
     # ---- steps ----------------------------------------------------------------------------------
 
     def _observe(self, record: StepRecord) -> None:
         if self._identifier.add(record) and self.phase is not Phase.DONE:
             self._events.append(Identified(signature=record.signature))
-        is_training = record.signature == self._identifier.signature
-        if self._search is None or self.phase is Phase.DONE or not is_training:
+        if record.signature != self._identifier.signature:
             return
-        is_default = self._in_force.of(record.epoch) == self._default
-        self._account.book(record, is_default=is_default)
-        if is_usable(record):
-            self._take(record, self._search)
+        record = self._normaliser.normalised(record)
+        if self.phase is Phase.DONE:
+            self._look_after(record)
+        elif self._run is not None:
+            is_default = self._in_force.of(record.epoch) == self._default
+            self._account.book(record, is_default=is_default)
+            if is_usable(record):
+                self._take(record, self._run)
 
-    def _take(self, record: StepRecord, search: Search) -> None:
-        if self.phase is Phase.WARMUP:
-            self._warmup.add(record)
-            if self._warmup.is_over:
-                self._explore(search)
-        elif self._task is not None:
-            self._read(record, self._task, search)
-
-    def _read(self, record: StepRecord, task: Task, search: Search) -> None:
-        task.window.add(record)
-        is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
-        if is_trial and self._is_lost(record, task, search):
-            self._finish_task(task, search, TrialState.ABANDONED)
-        elif task.window.is_full:
-            self._finish_task(task, search, TrialState.COMPLETE)
-
-    def _is_lost(self, record: StepRecord, task: Task, search: Search) -> bool:
-        """Return whether a trial is to end before its window is full."""
-        if record.epoch != task.window.epoch:
-            return False
-        if record.count == 1 and record.exposed_us > task.limit_us:
-            return True
-        excess = step_us(record) - search.default.step_us
-        if excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess:
-            return True  # the steps that come before a change takes effect would overdraw it
-        return is_hopeless(task.window.judged, default=search.default, rival_us=task.rival_us)
-
-    def _finish_task(self, task: Task, search: Search, state: TrialState) -> None:
-        self._task = None
-        reading = task.window.reading()
-        if state is TrialState.ABANDONED and (change := self._in_force.fall_back()) is not None:
-            self._events.append(change)
-        if task.kind is SampleKind.CERTIFY:
-            self._events.append(sample(task, reading))
-            self._finish_arm(reading)
+    def _take(self, record: StepRecord, run: Run) -> None:
+        if self.phase is not Phase.WARMUP:
+            run.read(record, disturbed=self._crowded and self._is_planning)
+            self._follow(run)
             return
-        if task.params == self._default:
-            if not search.trials:
-                search.note_default(self._warmup.latest)
-            search.add_default(reading)
-            self._account.rebase(search.default)
-        if task.kind is SampleKind.SEARCH:
-            self._finish_trial(task, reading, search, state)
-        elif search.add_reread(task.params, reading.score):
-            self._events.append(sample(task, reading))
-        self._advance(search)
+        self._warmup.add(record)
+        if self._warmup.is_over:
+            self._explore(run)
 
-    # ---- EXPLORE --------------------------------------------------------------------------------
-
-    def _explore(self, search: Search) -> None:
-        """Read the default: as trial 0, or once more in a resumed run."""
-        self.phase = Phase.EXPLORE
-        self._use_physics(search)
-        kind = SampleKind.REREAD if search.trials else SampleKind.SEARCH
-        self._run(self._default, kind=kind, trial_id=0)
-        if not search.trials:
-            search.request([self._default])
-
-    def _use_physics(self, search: Search) -> None:
-        readings = self._warmup.latest
-        if self._settings.prior and self._operations and readings:
-            prior = PhysicsPrior(
-                self._operations, self._default, pool(readings), size=self._size, hosts=self._hosts
-            )
-            search.expect(prior)
-
-    def _finish_trial(
-        self, task: Task, reading: Reading, search: Search, state: TrialState
-    ) -> None:
-        trial = search.add_trial(task.params, reading=reading, state=state)
-        text = messages.progress_text(
-            trial,
-            most=self._settings.max_samples,
-            incumbent=search.incumbent,
-            default=self._default,
-            names=self._space.names,
-        )
-        self._events += [sample(task, reading), trial, Progress(text=text)]
-
-    def _advance(self, search: Search) -> None:
-        """Decide what to run next."""
-        bound = headroom(search.default)
-        if len(search.trials) == 1 and bound < WORTH_HAVING:
-            reason = messages.headroom_reason(bound)
-            self._finalise(search.trials[0], no_certificate(reason, bound=bound))
-        elif search.is_exhausted or self._rests >= MOST_RESTS:
-            self._read_contenders(search)
-        elif search.plan is None:
-            self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
-            search.request()
-        elif search.wants_default:
-            self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
-        elif not self._can_pay(search.plan):
-            self._rest(search)
-        else:
-            self._rest_allowance_us, self._rests = None, 0
-            params = search.take_proposal()
-            self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
-
-    def _can_pay(self, plan: Plan) -> bool:
-        """Return whether the allowance covers the worst that the planned trial may cost."""
-        if plan.proposal is None:
-            return True
-        ratio, window = plan.proposal.worst_ratio, steps_per_sample(self._settings) + SETTLE_STEPS
-        price = float(price_steps(np.array([ratio]), window)[0])
-        return self._account.allowance_steps >= price
-
-    def _read_contenders(self, search: Search) -> None:
-        """Read the settings that may be the best once more, then compare the best one."""
-        trial = search.contender()
-        if trial is None:
-            self._certify(search)
-        else:
-            self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
-
-    def _rest(self, search: Search) -> None:
-        """Run one window that pays back what exploring has lost.
-
-        Under the incumbent; but where a window of it has paid nothing back, its lead was luck, and
-        the default, which always pays, takes over until the next trial.
-        """
-        self._rests += 1
-        allowance, before = self._account.allowance_us, self._rest_allowance_us
-        if before is None:
-            self._rest_trial = search.best
-            text = messages.rest_text(self._rest_trial.params, names=self._space.names)
-            self._events.append(Progress(text=text))
-        elif allowance <= before:
-            self._rest_trial = search.trials[0]
-        self._rest_allowance_us = allowance
-        trial = self._rest_trial
-        self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
-
-    # ---- CERTIFY --------------------------------------------------------------------------------
-
-    def _certify(self, search: Search) -> None:
-        self.phase = Phase.CERTIFY
-        incumbent = search.best
-        if incumbent.trial_id == 0:
-            reason = f"none of {len(search.trials) - 1} other settings beat the default"
-            self._finalise(incumbent, no_certificate(reason, bound=0.0))
+    def _follow(self, run: Run) -> None:
+        """See how far the run has come."""
+        self.phase = run.phase
+        if run.outcome is None:
             return
-        self._say(messages.certify_text(incumbent, names=self._space.names))
-        self._comparison = Comparison(search.trials[0], incumbent, rng=self._pair_rng)
-        self._next_arm()
+        best, certificate = run.outcome.best, run.outcome.certificate
+        self._events += [certificate, RunFinished(state=RunState.DONE, best=best)]
+        price = messages.price_text(self._account, disturbed=run.disturbed_steps)
+        reason = f"{certificate.reason}; {price}"
+        self._done(best, certified=certificate.certified, reason=reason)
 
-    def _next_arm(self) -> None:
-        arm, pair = self._comparison.next_arm(), self._comparison.test.pairs
-        self._run(arm.params, kind=SampleKind.CERTIFY, trial_id=arm.trial_id, pair=pair)
-
-    def _finish_arm(self, reading: Reading) -> None:
-        decision = self._comparison.take(reading)
-        if decision is None:
-            self._next_arm()
-            return
-        comparison = self._comparison
-        certificate = comparison.test.certificate(comparison.incumbent.trial_id)
-        self._finalise(comparison.incumbent if decision else comparison.default, certificate)
+    def _give_up(self, params: CommParams) -> None:
+        if self.phase is Phase.DONE:
+            if self._in_force.params == params:
+                self._fall_to_default("its results were wrong")
+        elif self._run is not None:
+            self._run.reject(params)
+            self._follow(self._run)
 
     # ---- DONE -----------------------------------------------------------------------------------
 
-    def _finalise(self, best: Trial, certificate: Certificate) -> None:
-        self._put_in_force(best.params)
-        self._events += [certificate, RunFinished(state=RunState.DONE, best=best)]
-        self._done(best, certified=certificate.certified, reason=certificate.reason)
+    def _replay(self, start: Replay) -> None:
+        self._change_to(start.best.params)
+        certified = start.certificate is not None and start.certificate.certified
+        reason = "replayed from a finished run of this job"
+        self._done(start.best, certified=certified, reason=reason)
 
     def _done(self, best: Trial, *, certified: bool, reason: str) -> None:
         self.phase = Phase.DONE
+        self._kept, self._watch, self._recheck = best, DriftWatch(), None
         text = messages.result_text(best, reason=reason, names=self._space.names)
-        params = best.params.as_dict()
-        self._events.append(
-            Done(epoch=self._in_force.epoch, params=params, certified=certified, text=text)
-        )
+        params, epoch = best.params.as_dict(), self._in_force.epoch
+        self._events.append(Done(epoch=epoch, params=params, certified=certified, text=text))
 
     def _end_at_once(self, reason: str) -> None:
         self.phase = Phase.DONE
-        params = self._default.as_dict()
+        params, epoch = self._default.as_dict(), self._in_force.epoch
         text = f"autotune: {reason}"
-        self._events.append(
-            Done(epoch=self._in_force.epoch, params=params, certified=False, text=text)
+        self._events.append(Done(epoch=epoch, params=params, certified=False, text=text))
+
+    def _look_after(self, record: StepRecord) -> None:
+        """After DONE: watch for drift, and see whether the result still holds."""
+        if self._watch is None or self._kept is None or not is_usable(record):
+            return
+        if self._recheck is not None:
+            self._read_again(record, self._recheck)
+        elif self._watch.add(record):
+            self._drifted(self._kept)
+
+    def _drifted(self, kept: Trial) -> None:
+        self._watch = DriftWatch()
+        self._events.append(Progress(text=messages.DRIFT))
+        if kept.params == self._default:
+            self._retune()
+            return
+        default = Trial(trial_id=0, params=self._default, score=0.0)
+        self._recheck = Recheck(
+            default,
+            Trial(trial_id=max(1, kept.trial_id), params=kept.params, score=kept.score),
+            in_force=self._in_force,
+            steps=steps_per_sample(self._settings),
+            rng=np.random.default_rng([self.seed, 1 + self._retunes]),
         )
+        self._next_pair(self._recheck)
+
+    def _read_again(self, record: StepRecord, recheck: Recheck) -> None:
+        is_full, is_kept = recheck.read(record)
+        if is_full and is_kept is None:
+            self._next_pair(recheck)
+        elif is_full:
+            self._recheck = None
+            if is_kept:
+                self._change_to(recheck.comparison.incumbent.params)
+            else:
+                self._fall_to_default("the job has changed and it is slower than the default now")
+                self._retune()
+
+    def _next_pair(self, recheck: Recheck) -> None:
+        change = recheck.next_window()
+        if change is not None:
+            self._events.append(change)
+
+    def _fall_to_default(self, why: str) -> None:
+        self._change_to(self._default)
+        default = Trial(trial_id=0, params=self._default, score=0.0)
+        self._done(default, certified=False, reason=f"the tuned setting was given up: {why}")
+
+    def _retune(self) -> None:
+        """Tune again, if that is not too often; the driver answers with ``begin``."""
+        signature = self._identifier.signature
+        if self._retunes >= MOST_RETUNES or signature is None:
+            self._watch = None
+            return
+        self._retunes += 1
+        self._say(messages.RETUNE)
+        self._run, self.phase = None, Phase.WARMUP
+        self._account = Account(self._settings.budget)
+        self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
+        self._events.append(Identified(signature=signature, retune=True))
 
     # ---- small tools ----------------------------------------------------------------------------
 
     @property
     def _best(self) -> Trial | None:
-        return self._search.best if self._search is not None and self._search.trials else None
+        return self._run.best if self._run is not None else None
 
-    def _put_in_force(self, params: CommParams, *, limit_us: float | None = None) -> bool:
-        """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
-        best = self._best
-        known = best.params if best is not None else None
-        change = self._in_force.change(params, known=known, limit_us=limit_us)
+    def _change_to(self, params: CommParams) -> None:
+        change = self._in_force.change(params, known=params)
         if change is not None:
             self._events.append(change)
-        return change is not None
-
-    def _run(
-        self, params: CommParams, *, kind: SampleKind, trial_id: int, pair: int | None = None
-    ) -> None:
-        search, limit, rival = self._search, math.inf, math.inf
-        if search is not None and kind is SampleKind.SEARCH and trial_id > 0:
-            limit = STOP_RATIO * search.default.step_us
-            rival = search.default.step_us / (1 + search.incumbent.gain)
-        changed = self._put_in_force(params, limit_us=limit if math.isfinite(limit) else None)
-        window = Window(
-            epoch=self._in_force.epoch,
-            steps=steps_per_sample(self._settings),
-            settle=SETTLE_STEPS if changed else 0,
-        )
-        self._task = Task(
-            kind=kind,
-            trial_id=trial_id,
-            params=params,
-            window=window,
-            pair=pair,
-            rival_us=rival,
-            limit_us=limit,
-        )
 
     def _say(self, text: str, *, level: str = "info") -> None:
         self._events.append(Line(text=text, level=level))
 
     def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events = list(self._events)
+        self._events.clear()
         return events
 
 

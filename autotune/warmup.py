@@ -62,8 +62,9 @@ class Warmup:
         latest: Readings of the latest windows of the default, which are stationary.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Start with an empty window of epoch 0."""
+    def __init__(self, settings: Settings, *, epoch: int = 0) -> None:
+        """Start with an empty window of ``epoch``."""
+        self._epoch = epoch
         self._wanted = settings.warmup_samples
         self._steps = steps_per_sample(settings)
         self._window = self._new_window()
@@ -87,4 +88,4 @@ class Warmup:
             self._window = self._new_window()
 
     def _new_window(self) -> Window:
-        return Window(epoch=0, steps=self._steps, settle=0)
+        return Window(epoch=self._epoch, steps=self._steps, settle=0)

@@ -100,17 +100,24 @@ class Job:
 
     def drive(self, tuner: Tuner, start: Start | None = None, *, most_steps: int = 6000) -> None:
         """Run until the tuner is done or ``most_steps`` were made."""
-        self._take(tuner, tuner.open(), start or Fresh())
+        start = start or Fresh()
+        if not self.steps:
+            self._take(tuner, tuner.open(), start)
         while self.done is None and self.steps < most_steps:
-            while self._applies and self._applies[0][0] <= self.steps:
-                _, message = self._applies.pop(0)
-                if message.epoch <= self.epoch:
-                    continue
-                self.params, self.epoch = CommParams.from_dict(message.params), message.epoch
-                self._limited = message if message.limit_us is not None else None
-            record = self.step()
-            self._take_back(record)
-            self._take(tuner, tuner.observe(self.spoil(record)), start or Fresh())
+            self.advance(tuner, start)
+
+    def advance(self, tuner: Tuner, start: Start | None = None) -> None:
+        """Make one step, and let the tuner see it."""
+        start = start or Fresh()
+        while self._applies and self._applies[0][0] <= self.steps:
+            _, message = self._applies.pop(0)
+            if message.epoch <= self.epoch:
+                continue
+            self.params, self.epoch = CommParams.from_dict(message.params), message.epoch
+            self._limited = message if message.limit_us is not None else None
+        record = self.step()
+        self._take_back(record)
+        self._take(tuner, tuner.observe(self.spoil(record)), start)
 
     def _take_back(self, record: StepRecord) -> None:
         """What the runtime does by itself when a step waits too long."""

@@ -1,0 +1,332 @@
+"""One run: EXPLORE, then CERTIFY. No clock, no files, no threads.
+
+A ``Run`` is fed with the training steps and appends events to a list that its ``Tuner`` hands on.
+It ends with an ``outcome``: the trial that stays in force, and the certificate that says why.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune import messages
+from autotune.budget import STOP_RATIO, Account, price_steps
+from autotune.certify import ALPHA, Comparison, PairedTest, no_certificate
+from autotune.events import Event, Plan, Task, sample
+from autotune.inforce import InForce
+from autotune.protocol import Line, Progress, Settings, StepRecord
+from autotune.scoring import SETTLE_STEPS, Reading, Window, headroom, is_hopeless, step_us
+from autotune.search import Search
+from autotune.trial import Certificate, CommParams, SampleKind, Trial, TrialState
+from autotune.warmup import steps_per_sample
+
+WORTH_HAVING = 0.01
+"""Gains below this are not worth tuning for."""
+STEPS_IN_FLIGHT = 2
+"""Steps that are still made under a setting after it was given up, at most."""
+MOST_RESTS = 60
+"""Windows in a row that wait for the budget, until exploring ends for want of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ends: ``best`` stays in force, for the reason that the certificate gives."""
+
+    best: Trial
+    certificate: Certificate
+
+
+class Phase(enum.StrEnum):
+    """Where a tuner is."""
+
+    WARMUP = "warmup"
+    EXPLORE = "explore"
+    CERTIFY = "certify"
+    DONE = "done"
+
+
+class Run:
+    """One search and its certificate.
+
+    Attributes:
+        search: The trials so far, and the plan for the next one.
+        outcome: None until the run is over.
+        disturbed_steps: Steps that were not scored because a plan was being computed.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        *,
+        settings: Settings,
+        account: Account,
+        in_force: InForce,
+        events: list[Event],
+        rng: np.random.Generator,
+        alpha: float = ALPHA,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            search: Knows no trial yet, or those of an earlier job.
+            settings: ``HOROVOD_AUTOTUNE_*``.
+            account: What exploring has lost, and may lose.
+            in_force: Which setting is in force.
+            events: Receives what the run has to say.
+            rng: Decides the order within certificate pairs.
+            alpha: Error probability of the certificate.
+        """
+        self.search = search
+        self.outcome: Outcome | None = None
+        self.disturbed_steps = 0
+        self._settings, self._account, self._in_force = settings, account, in_force
+        self._events, self._rng, self._alpha = events, rng, alpha
+        self._default, self._names = search.space.default, search.space.names
+        self._task: Task | None = None
+        self._comparison: Comparison | None = None
+        self._rest_allowance_us: float | None = None
+        self._rests = 0
+        self._earlier: list[Reading] = []
+
+    @property
+    def phase(self) -> Phase:
+        """Where the run is."""
+        return Phase.EXPLORE if self._comparison is None else Phase.CERTIFY
+
+    @property
+    def best(self) -> Trial | None:
+        """The incumbent's trial, if there is any trial."""
+        return self.search.best if self.search.trials else None
+
+    # ---- what the tuner calls -------------------------------------------------------------------
+
+    def start(self, earlier: list[Reading]) -> None:
+        """Read the default: as trial 0, or once more in a resumed run.
+
+        Args:
+            earlier: Readings of the default before the run: they count for its step time.
+        """
+        search = self.search
+        self._earlier = earlier
+        kind = SampleKind.REREAD if search.trials else SampleKind.SEARCH
+        self._run(self._default, kind=kind, trial_id=0)
+        if not search.trials:
+            search.request([self._default])
+
+    def read(self, record: StepRecord, *, disturbed: bool = False) -> None:
+        """Take a usable training step; a disturbed one is not scored."""
+        task = self._task
+        if task is None:
+            return
+        if disturbed:
+            self.disturbed_steps += record.count
+        else:
+            task.window.add(record)
+        is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
+        if is_trial and self._is_lost(record, task):
+            self._finish_task(task, TrialState.ABANDONED)
+        elif task.window.is_full:
+            self._finish_task(task, TrialState.COMPLETE)
+
+    def work(self) -> Callable[[], Plan] | None:
+        """Return something to compute and to hand to ``accept``, or None; each is returned once."""
+        return self.search.work()
+
+    def accept(self, plan: Plan) -> None:
+        """Take what the last ``work`` computed."""
+        self.search.accept(plan)
+        if self._task is None and self.phase is Phase.EXPLORE and self.outcome is None:
+            self._advance()
+
+    def reject(self, params: CommParams) -> None:
+        """Drop a setting whose results are wrong, whatever it scores."""
+        task, comparison = self._task, self._comparison
+        if comparison is not None and comparison.incumbent.params == params:
+            self.search.reject(params)
+            reason = "default kept: the results of the incumbent were wrong"
+            self._finalise(self.search.trials[0], self._no_certificate(reason, bound=0.0))
+        elif task is not None and task.params == params and task.kind is SampleKind.SEARCH:
+            self._finish_task(task, TrialState.REJECTED)
+        else:
+            self.search.reject(params)
+            if task is not None and task.params == params:
+                self._advance()
+
+    # ---- windows --------------------------------------------------------------------------------
+
+    def _is_lost(self, record: StepRecord, task: Task) -> bool:
+        """Return whether a trial is to end before its window is full."""
+        search = self.search
+        if record.epoch != task.window.epoch:
+            return False
+        if record.count == 1 and record.exposed_us > task.limit_us:
+            return True
+        excess = step_us(record) - search.default.step_us
+        if excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess:
+            return True  # the steps that come before a change takes effect would overdraw it
+        return is_hopeless(task.window.judged, default=search.default, rival_us=task.rival_us)
+
+    def _finish_task(self, task: Task, state: TrialState) -> None:
+        self._task = None
+        reading = task.window.reading()
+        if state is not TrialState.COMPLETE and (change := self._in_force.fall_back()) is not None:
+            self._events.append(change)
+        if self._comparison is not None:
+            self._events.append(sample(task, reading))
+            self._finish_arm(self._comparison, reading)
+            return
+        if task.params == self._default:
+            self._note_default(reading)
+        if task.kind is SampleKind.SEARCH:
+            self._finish_trial(task, reading, state)
+        elif self.search.add_reread(task.params, reading.score):
+            self._events.append(sample(task, reading))
+        self._advance()
+
+    def _note_default(self, reading: Reading) -> None:
+        earlier, self._earlier = self._earlier, []
+        self.search.add_default(reading, earlier)
+        self._account.rebase(self.search.default)
+
+    def _run(
+        self, params: CommParams, *, kind: SampleKind, trial_id: int, pair: int | None = None
+    ) -> None:
+        limit, rival = math.inf, math.inf
+        if kind is SampleKind.SEARCH and trial_id > 0:
+            default_us = self.search.default.step_us
+            limit, rival = STOP_RATIO * default_us, default_us / (1 + self.search.incumbent.gain)
+        changed = self._put_in_force(params, limit_us=limit if math.isfinite(limit) else None)
+        window = Window(
+            epoch=self._in_force.epoch,
+            steps=steps_per_sample(self._settings),
+            settle=SETTLE_STEPS if changed else 0,
+        )
+        self._task = Task(
+            kind=kind,
+            trial_id=trial_id,
+            params=params,
+            window=window,
+            pair=pair,
+            rival_us=rival,
+            limit_us=limit,
+        )
+
+    def _put_in_force(self, params: CommParams, *, limit_us: float | None = None) -> bool:
+        """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
+        best = self.best
+        known = best.params if best is not None else None
+        change = self._in_force.change(params, known=known, limit_us=limit_us)
+        if change is not None:
+            self._events.append(change)
+        return change is not None
+
+    # ---- EXPLORE --------------------------------------------------------------------------------
+
+    def _finish_trial(self, task: Task, reading: Reading, state: TrialState) -> None:
+        search = self.search
+        trial = search.add_trial(task.params, reading=reading, state=state)
+        text = messages.progress_text(
+            trial,
+            most=self._settings.max_samples,
+            incumbent=search.incumbent,
+            default=self._default,
+            names=self._names,
+        )
+        self._events += [sample(task, reading), trial, Progress(text=text)]
+
+    def _advance(self) -> None:
+        """Decide what to run next."""
+        search = self.search
+        bound = headroom(search.default)
+        if len(search.trials) == 1 and bound < WORTH_HAVING:
+            reason = messages.headroom_reason(bound)
+            self._finalise(search.trials[0], self._no_certificate(reason, bound=bound))
+        elif search.is_exhausted or self._rests >= MOST_RESTS:
+            self._read_contenders()
+        elif search.plan is None:
+            self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
+            search.request()
+        elif search.wants_default:
+            self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
+        elif not self._can_pay(search.plan):
+            self._rest()
+        else:
+            self._rest_allowance_us, self._rests = None, 0
+            params = search.take_proposal()
+            self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
+
+    def _can_pay(self, plan: Plan) -> bool:
+        """Return whether the allowance covers the worst that the planned trial may cost."""
+        if plan.proposal is None:
+            return True
+        ratio, window = plan.proposal.worst_ratio, steps_per_sample(self._settings) + SETTLE_STEPS
+        price = float(price_steps(np.array([ratio]), window)[0])
+        return self._account.allowance_steps >= price
+
+    def _read_contenders(self) -> None:
+        """Read the settings that may be the best once more, then compare the best one."""
+        trial = self.search.contender()
+        if trial is None:
+            self._certify()
+        else:
+            self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
+
+    def _rest(self) -> None:
+        """Run one window that pays back what exploring has lost.
+
+        Under the incumbent; but where a window of it has paid nothing back, its lead was luck, and
+        the default, which always pays, takes over until the next trial.
+        """
+        search = self.search
+        self._rests += 1
+        allowance, before = self._account.allowance_us, self._rest_allowance_us
+        if before is None:
+            self._rest_trial = search.best
+            text = messages.rest_text(self._rest_trial.params, names=self._names)
+            self._events.append(Progress(text=text))
+        elif allowance <= before:
+            self._rest_trial = search.trials[0]
+        self._rest_allowance_us = allowance
+        trial = self._rest_trial
+        self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
+
+    # ---- CERTIFY --------------------------------------------------------------------------------
+
+    def _certify(self) -> None:
+        search = self.search
+        incumbent = search.best
+        if incumbent.trial_id == 0:
+            reason = f"none of {len(search.trials) - 1} other settings beat the default"
+            self._finalise(incumbent, self._no_certificate(reason, bound=0.0))
+            return
+        self._say(messages.certify_text(incumbent, names=self._names))
+        test = PairedTest(self._alpha)
+        self._comparison = Comparison(search.trials[0], incumbent, rng=self._rng, test=test)
+        self._next_arm(self._comparison)
+
+    def _next_arm(self, comparison: Comparison) -> None:
+        arm, pair = comparison.next_arm(), comparison.test.pairs
+        self._run(arm.params, kind=SampleKind.CERTIFY, trial_id=arm.trial_id, pair=pair)
+
+    def _finish_arm(self, comparison: Comparison, reading: Reading) -> None:
+        decision = comparison.take(reading)
+        if decision is None:
+            self._next_arm(comparison)
+            return
+        certificate = comparison.test.certificate(comparison.incumbent.trial_id)
+        self._finalise(comparison.incumbent if decision else comparison.default, certificate)
+
+    def _no_certificate(self, reason: str, *, bound: float) -> Certificate:
+        return no_certificate(reason, bound=bound, alpha=self._alpha)
+
+    def _finalise(self, best: Trial, certificate: Certificate) -> None:
+        self._task = None
+        self._put_in_force(best.params)
+        self.outcome = Outcome(best=best, certificate=certificate)
+
+    def _say(self, text: str) -> None:
+        self._events.append(Line(text=text))
