@@ -233,7 +233,7 @@ _RECORD_FIELDS = tuple(StepRecord.__dataclass_fields__)
 def encode(message: Message) -> bytes:
     """Return ``message`` as one line, newline included."""
     if isinstance(message, Steps):
-        rows = [[getattr(record, name) for name in _RECORD_FIELDS] for record in message.records]
+        rows = [[getattr(one, name, 0) for name in _RECORD_FIELDS] for one in message.records]
         content: dict[str, Any] = {"records": rows}
     else:
         content = asdict(message)
