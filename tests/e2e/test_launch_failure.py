@@ -150,19 +150,33 @@ def test_a_failing_rank_ends_the_job_even_where_mpirun_waits(commands: Commands)
     assert time.monotonic() - begun < 30
 
 
-def test_ranks_that_do_not_start_in_time_are_named(commands: Commands) -> None:
-    begun = time.monotonic()
+def start_without_ranks(commands: Commands, seconds: float, *options: str):
+    """Run ``horovodrun -np 3`` with an mpirun that starts nothing for ``seconds``."""
     slow = commands.folder / "mpirun"
     version = "[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.1' && exit"
-    slow.write_text(f"#!/bin/sh\n{version}\nexec sleep 30\n")
+    slow.write_text(f"#!/bin/sh\n{version}\nexec sleep {seconds}\n")
     slow.chmod(0o755)
     code = (
-        "import sys, pathlib; from horovod.runner import launch, probe\n"
+        "import sys, pathlib; from horovod.runner import launch, probe, supervise\n"
         f"probe.find_mpirun = lambda *_: pathlib.Path({str(slow)!r})\n"
+        "supervise.START_WARNING_SECONDS = 0.5\n"
         "sys.exit(launch.main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, "-np", "3", "--start-timeout", "0.5", "true"]
-    result = commands.run(*command)
+    return commands.run(sys.executable, "-c", code, "-np", "3", *options, "true")
+
+
+def test_ranks_that_do_not_start_in_time_are_named(commands: Commands) -> None:
+    begun = time.monotonic()
+    result = start_without_ranks(commands, 30, "--start-timeout", "0.5")
     assert result.returncode != 0
     assert "after 0.5 s 3 of 3 ranks have not started (rank 0, 1, 2)" in result.stderr
     assert time.monotonic() - begun < 20
+
+
+def test_without_a_limit_ranks_that_have_not_started_are_named_and_waited_for(
+    commands: Commands,
+) -> None:
+    result = start_without_ranks(commands, 3)
+    assert result.returncode == 0
+    assert "3 of 3 ranks have not started (rank 0, 1, 2)" in result.stderr
+    assert "The job goes on waiting" in result.stderr

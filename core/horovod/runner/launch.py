@@ -85,13 +85,11 @@ def make_words(
     program: Path, job: mpirun.Job, environ: Mapping[str, str], arguments: argparse.Namespace
 ) -> list[str]:
     """Return the mpirun command line that runs ``job``, every rank under ``rank_process``."""
-    options: dict[str, Any] = {"size": job.size}
+    options: dict[str, Any] = {"size": job.size, "announce": True}
     if arguments.output_filename:
         options["output"] = os.path.abspath(arguments.output_filename)
     if arguments.prefix_output_with_timestamp:
         options["timestamps"] = True
-    if start_timeout(environ) is not None:
-        options["announce"] = True
     job = dataclasses.replace(job, command=rank_command(job.command, options))
     family = mpirun.ask_family(program)
     words = mpirun.command_line(program, family, job, environ, mpirun.physical_cores())
@@ -130,7 +128,7 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
     hosts = parse_hosts(arguments.hosts) if arguments.hosts else []
     if arguments.hostfile:
         hosts = parse_hostfile(Path(arguments.hostfile))
-    interfaces = arguments.network_interfaces or ""
+    interfaces = ",".join(arguments.network_interfaces or ())
     return mpirun.Job(
         size=arguments.num_proc,
         command=command,

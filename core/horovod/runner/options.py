@@ -193,7 +193,7 @@ OPTIONS: tuple[Option, ...] = (
         env="HOROVOD_START_TIMEOUT",
         key="library_options.start_timeout",
         metavar="S",
-        help="longest wait for all ranks to start (default: no limit)",
+        help="longest wait for all ranks to start (default: a warning after 30 s, no end)",
         encode=check_seconds,
     ),
     Option(

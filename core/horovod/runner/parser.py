@@ -85,7 +85,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--mpi-args", metavar="WORDS", help="more options for mpirun, in one quoted string")
     add("--binding-args", metavar="WORDS", help="options for mpirun instead of binding to nothing")
-    add("--network-interfaces", "--network-interface", metavar="A,B", help="interfaces for MPI")
+    add(
+        "--network-interfaces",
+        "--network-interface",
+        action="append",
+        metavar="A,B",
+        help="interfaces for MPI, by commas or by repeating the option",
+    )
     add("--tcp", action="store_true", help="MPI uses TCP, whatever else the network can")
     add("-i", "--ssh-identity-file", metavar="FILE", help="ssh key for the other hosts")
     add("-p", "--ssh-port", type=int, metavar="PORT", help="ssh port of the other hosts")
@@ -94,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines: HOST slots=N")
     add("--mpi", action="store_true", help="accepted: the only controller")
     add("--disable-cache", action="store_true", help="accepted: nothing is cached")
+    add("--no-torus-allreduce", action="store_true", help=argparse.SUPPRESS)  # there is none
     for flag, (name, _) in REFUSED.items():
         nargs: dict[str, Any] = REFUSED_NARGS.get(flag, {"nargs": 1})
         add(flag, dest=name, help=argparse.SUPPRESS, **nargs)
@@ -105,10 +112,8 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_exported(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options that set a HOROVOD_* variable of the job")
     for option in OPTIONS:
-        spellings = [(option.flag, True), (f"--no-{option.flag[2:]}", False)]
-        if option.flag == "--log-with-timestamp":
-            spellings[1] = ("--log-without-timestamp", False)
-        for flag, value in spellings if option.is_switch else [(option.flag, None)]:
+        for flag, value in spellings(option):
+            shown = flag == option.flag
             group.add_argument(
                 flag,
                 action=_Export,
@@ -116,5 +121,19 @@ def _add_exported(parser: argparse.ArgumentParser) -> None:
                 constant=value,
                 dest=argparse.SUPPRESS,
                 metavar=option.metavar or None,
-                help=f"{option.help} ({option.env})" if value is not False else argparse.SUPPRESS,
+                help=f"{option.help} ({option.env})" if shown else argparse.SUPPRESS,
             )
+
+
+def spellings(option: Option) -> list[tuple[str, bool | None]]:
+    """Return the flags of ``option`` and what each sets it to; None: what follows the flag."""
+    if not option.is_switch:
+        return [(option.flag, None)]
+    if option.flag == "--log-with-timestamp":
+        return [
+            (option.flag, True),
+            ("--log-without-timestamp", False),
+            ("--no-log-hide-timestamp", True),  # older names
+            ("--log-hide-timestamp", False),
+        ]
+    return [(option.flag, True), (f"--no-{option.flag[2:]}", False)]

@@ -40,6 +40,8 @@ FORWARDED = (
 WAKING = {*FORWARDED, signal.SIGCHLD}
 CHECK_SECONDS = 1.0
 DRAIN_SECONDS = 5.0
+START_WARNING_SECONDS = 30.0
+"""After this time ranks that have not started are named, where no limit says otherwise."""
 FAILURE_SECONDS = 3.0
 """How long mpirun has to end the other ranks when one failed; MPICH's may wait for them."""
 
@@ -130,7 +132,7 @@ class RunningJob:
 
     Attributes:
         failures: Ranks that did not end well, in the order in which we heard of them.
-        started: Ranks whose process runs (only where they were asked to say so).
+        started: Ranks whose process runs.
         ended_by_us: A rank failed, and mpirun had to be told to end the others.
     """
 
@@ -218,7 +220,7 @@ def supervise(
         words: The mpirun command line.
         environ: Its environment.
         size: Number of ranks.
-        start_timeout_s: Longest wait for the start of all ranks, or None.
+        start_timeout_s: Longest wait for the start of all ranks; None: no limit, but a warning.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WAKING)
     try:
@@ -239,7 +241,8 @@ def _write_all(number: int, data: bytes) -> None:
 
 def _watch(job: RunningJob, size: int, start_timeout_s: float | None) -> list[int]:
     """Return the signals that came until mpirun ended."""
-    deadline = None if start_timeout_s is None else time.monotonic() + start_timeout_s
+    limit_s = START_WARNING_SECONDS if start_timeout_s is None else start_timeout_s
+    deadline: float | None = time.monotonic() + limit_s
     signals: list[int] = []
     while job.process.poll() is None:
         info = signal.sigtimedwait(WAKING, CHECK_SECONDS)
@@ -251,20 +254,21 @@ def _watch(job: RunningJob, size: int, start_timeout_s: float | None) -> list[in
         if deadline is not None and len(job.started) >= size:
             deadline = None
         if deadline is not None and time.monotonic() > deadline:
-            _say(_late(job.started, size, start_timeout_s))
-            job.send(signal.SIGTERM)
-            signals.append(signal.SIGTERM)
             deadline = None
+            _say(_late(job.started, size, limit_s, ends=start_timeout_s is not None))
+            if start_timeout_s is not None:
+                job.send(signal.SIGTERM)
+                signals.append(signal.SIGTERM)
     return signals
 
 
-def _late(started: set[int], size: int, timeout_s: float | None) -> str:
+def _late(started: set[int], size: int, limit_s: float, *, ends: bool) -> str:
     missing = [rank for rank in range(size) if rank not in started]
     shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    then = "More time: --start-timeout" if ends else "The job goes on waiting; a limit: --start-timeout"
     return (
-        f"after {timeout_s:g} s {len(missing)} of {size} ranks have not started (rank {shown}): "
-        "are all hosts reachable (ssh HOST true) and is this Python installed there? More time: "
-        "--start-timeout"
+        f"after {limit_s:g} s {len(missing)} of {size} ranks have not started (rank {shown}): "
+        f"are all hosts reachable (ssh HOST true) and is this Python installed there? {then}"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.space import PARAMETERS
 from horovod.runner.config_file import ConfigFileError, read_config_file
-from horovod.runner.launch import make_environment, make_parser
+from horovod.runner.launch import make_environment, make_job, make_parser
 from horovod.runner.options import BY_KEY, OPTIONS, encode_mib, job_environment
 
 COMMAND = ["-np", "2", "python", "train.py"]
@@ -51,6 +51,8 @@ def test_a_wrong_threshold_is_refused_with_its_flag(text: str) -> None:
         ("--no-stall-check", {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
         ("--stall-check", {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
         ("--log-without-timestamp", {"HOROVOD_LOG_HIDE_TIME": "1"}),
+        ("--log-hide-timestamp", {"HOROVOD_LOG_HIDE_TIME": "1"}),
+        ("--no-log-hide-timestamp", {"HOROVOD_LOG_HIDE_TIME": "0"}),
     ],
 )
 def test_switches_set_one_variable(flag: str, expected: dict[str, str]) -> None:
@@ -127,3 +129,32 @@ def test_a_wrong_config_file_says_where(tmp_path: Path, text: str, message: str)
 def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError, match=r"nowhere\.yaml"):
         read_config_file(tmp_path / "nowhere.yaml")
+
+
+HOROVODS = (
+    "-v --version -np --num-proc -cb --check-build --disable-cache --start-timeout "
+    "--network-interfaces --network-interface --output-filename --verbose --config-file -p "
+    "--ssh-port -i --ssh-identity-file --fusion-threshold-mb --cycle-time-ms --cache-capacity "
+    "--hierarchical-allreduce --no-hierarchical-allreduce --hierarchical-allgather "
+    "--no-hierarchical-allgather --torus-allreduce --no-torus-allreduce --autotune --no-autotune "
+    "--autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample "
+    "--autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --min-np --min-num-proc "
+    "--max-np --max-num-proc --slots-per-host --elastic-timeout --reset-limit "
+    "--blacklist-cooldown-range --timeline-filename --timeline-mark-cycles "
+    "--no-timeline-mark-cycles --no-stall-check --stall-check --stall-check-warning-time-seconds "
+    "--stall-check-shutdown-time-seconds --mpi-threads-disable --no-mpi-threads-disable "
+    "--mpi-args --tcp --binding-args --num-nccl-streams --thread-affinity --gloo-timeout-seconds "
+    "--log-level --log-with-timestamp --log-without-timestamp -prefix-timestamp "
+    "--prefix-output-with-timestamp --log-hide-timestamp --no-log-hide-timestamp -H --hosts "
+    "-hostfile --hostfile --host-discovery-script --gloo --mpi --jsrun"
+).split()
+
+
+def test_every_option_of_horovod_0_28_is_taken_or_refused_by_name() -> None:
+    assert set(HOROVODS) - set(make_parser()._option_string_actions) == set()
+
+
+def test_interfaces_may_be_given_by_commas_or_one_by_one() -> None:
+    flags = ["--network-interface", "eth0,eth1", "--network-interface", "ib0", *COMMAND]
+    job = make_job(make_parser().parse_args(flags))
+    assert job.network_interfaces == ["eth0", "eth1", "ib0"]
