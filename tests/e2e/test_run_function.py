@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -77,6 +78,23 @@ def test_options_are_those_of_horovodrun(tmp_path: Path) -> None:
     for wrong in ({"use_gloo": True}, {"min_num_proc": 1}, {"hosts": "a;b"}, {"num_proc": -1}):
         with pytest.raises(ValueError, match=r"fixed size|HOST:SLOTS|at least 1"):
             horovod.run(where_am_i, ("a",), **wrong)  # type: ignore[arg-type]
+
+
+def test_the_signature_is_horovods() -> None:
+    """In its order, since arguments may be positional; no argument is silently ignored."""
+    order = (
+        "func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range "
+        "hosts hostfile host_discovery_script start_timeout ssh_port ssh_identity_file "
+        "disable_cache output_filename verbose use_gloo use_mpi mpi_args network_interface "
+        "network_interfaces executable np min_np max_np"
+    )
+    assert list(inspect.signature(horovod.run).parameters) == order.split()
+    elastic = "min_num_proc max_num_proc slots reset_limit cooldown_range host_discovery_script"
+    for name in elastic.split():
+        with pytest.raises(ValueError, match=f"{name}: only jobs of a fixed size"):
+            horovod.run(where_am_i, ("a",), **{name: 1})
+    with pytest.raises(TypeError, match="nonsense"):
+        horovod.run(where_am_i, ("a",), nonsense=1)
 
 
 def test_an_interrupt_ends_the_ranks(tmp_path: Path) -> None:

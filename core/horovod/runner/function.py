@@ -40,10 +40,14 @@ def run(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
-    *,
-    np: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
+    host_discovery_script: str | None = None,
     start_timeout: float | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
@@ -56,7 +60,9 @@ def run(
     network_interface: str | None = None,
     network_interfaces: Sequence[str] | str | None = None,
     executable: str | None = None,
-    **unsupported: object,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
 ) -> list[Any]:
     """Call ``func(*args, **kwargs)`` on every rank and return the results by rank. **Local.**
 
@@ -68,10 +74,15 @@ def run(
         func: What to call; it calls ``hvd.init()`` itself.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        num_proc: Number of ranks (default 1); ``np`` is its older name.
-        np: See ``num_proc``.
+        num_proc: Number of ranks (default 1).
+        min_num_proc: Only None: jobs have a fixed size.
+        max_num_proc: Only None.
+        slots: Only None.
+        reset_limit: Only None.
+        cooldown_range: Only None.
         hosts: As ``horovodrun -H``.
         hostfile: As ``horovodrun --hostfile``.
+        host_discovery_script: Only None.
         start_timeout: As ``horovodrun --start-timeout``.
         ssh_port: As ``horovodrun --ssh-port``.
         ssh_identity_file: As ``horovodrun --ssh-identity-file``.
@@ -84,16 +95,25 @@ def run(
         network_interface: Older name of ``network_interfaces``.
         network_interfaces: As ``horovodrun --network-interfaces``.
         executable: The Python of the ranks (default: this one).
-        **unsupported: The options of elastic jobs: only None.
+        np: Older name of ``num_proc``.
+        min_np: Only None.
+        max_np: Only None.
 
     Raises:
         RankError: A rank failed; its own exception is the cause.
-        ValueError: An option is wrong, or not one of this package.
+        ValueError: An option is wrong, or one of jobs that change their size.
     """
-    refused = sorted(name for name, value in unsupported.items() if value is not None)
-    if refused or use_gloo:
-        names = ", ".join([*refused, *(["use_gloo"] if use_gloo else [])])
-        raise ValueError(f"horovod.run: {names}: only jobs of a fixed size, on MPI")
+    _refuse(
+        min_num_proc=min_num_proc,
+        max_num_proc=max_num_proc,
+        slots=slots,
+        reset_limit=reset_limit,
+        cooldown_range=cooldown_range,
+        host_discovery_script=host_discovery_script,
+        use_gloo=use_gloo or None,
+        min_np=min_np,
+        max_np=max_np,
+    )
     interfaces = network_interfaces or network_interface
     if interfaces is not None and not isinstance(interfaces, str):
         interfaces = ",".join(interfaces)
@@ -114,6 +134,13 @@ def run(
         _save_call(folder, func, args, kwargs or {})
         python = executable or sys.executable
         return _run([*words, python, "-m", "horovod.runner.call", str(folder)], folder)
+
+
+def _refuse(**options: object) -> None:
+    """Raise for options of jobs that change their size, and of another controller than MPI."""
+    given = ", ".join(name for name, value in options.items() if value is not None)
+    if given:
+        raise ValueError(f"horovod.run: {given}: only jobs of a fixed size, on MPI")
 
 
 @contextlib.contextmanager
