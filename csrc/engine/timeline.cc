@@ -60,9 +60,10 @@ void Timeline::start(const std::string& path, bool mark_cycles, const Params& pa
   stop_now();
   writer_ = std::make_unique<TimelineWriter>(path, rank_, size_, clock_, queue_);
   const auto lock = enter();
-  tracks_.clear();
-  current_.clear();
-  next_track_ = first_tensor_track;
+  track_of_.clear();
+  tracks_.assign(first_tensor_track, {});
+  last_track_ = 0;
+  forget_operations();
   step_open_ = backward_open_ = false;
   if (with_init) {
     queue_.add({0, "INIT", 0, 0, job_track, RecordKind::begin});
@@ -150,98 +151,129 @@ void Timeline::announced(const Request& request, int rank) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  Track& tensor = track(request.name);
-  if (!std::exchange(tensor.negotiating, true)) {
-    push(RecordKind::begin, tensor.id, negotiate_name(request.operation, request.reduce_op));
-  }
-  push(RecordKind::tick, tensor.id, "", rank);
+  const uint32_t id = track(request.name);
+  const bool first = !std::exchange(tracks_[id].negotiating, true);
+  push(first ? RecordKind::begin_tick : RecordKind::tick, id,
+       first ? negotiate_name(request.operation, request.reduce_op) : "", rank);
 }
 
 void Timeline::negotiated(const std::string& name) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  Track& tensor = track(name);
-  if (std::exchange(tensor.negotiating, false)) push(RecordKind::end, tensor.id);
+  const uint32_t id = track(name);
+  if (std::exchange(tracks_[id].negotiating, false)) push(RecordKind::end, id);
 }
 
 void Timeline::agreed(const std::vector<Work>& works) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
+  forget_operations();
   bool first = true;
   for (const Work& work : works) {
+    const bool silent = is_agreement(*work.response);
+    TrackGroup& group = next_group();
+    group.of = &work;
     for (const TensorEntry* entry : work.entries) {
-      Track& tensor = track(entry->request.name);
-      if (std::exchange(tensor.negotiating, false)) push(RecordKind::end, tensor.id);
-      if (is_agreement(*work.response)) continue;
-      push(RecordKind::begin, tensor.id, operation_name(*work.response));
-      tensor.queued = !first;
-      if (tensor.queued) push(RecordKind::begin, tensor.id, "QUEUE");
+      const uint32_t id = track(entry->request.name);
+      if (std::exchange(tracks_[id].negotiating, false)) push(RecordKind::end, id);
+      if (!silent) group.tracks.push_back(id);
     }
+    group.queued = !first;
+    push_all(RecordKind::begin_all, group, operation_name(*work.response));
+    if (group.queued) push_all(RecordKind::begin_all, group, "QUEUE");
     first = first && work.entries.empty();
   }
+}
+
+void Timeline::forget_operations() {
+  agreed_ = next_ = 0;
+  current_ = nullptr;
+}
+
+// An empty group behind those in use.
+TrackGroup& Timeline::next_group() {
+  if (agreed_ == groups_.size()) groups_.emplace_back();
+  TrackGroup& group = groups_[agreed_++];
+  group.tracks.clear();
+  group.batch = 0;
+  return group;
 }
 
 void Timeline::operation_begins(const Work& work) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  current_.clear();
-  if (is_agreement(*work.response)) return;
-  for (const TensorEntry* entry : work.entries) {
-    Track& tensor = track(entry->request.name);
-    if (std::exchange(tensor.queued, false)) push(RecordKind::end, tensor.id);
-    current_.push_back(tensor.id);
-  }
+  current_ = nullptr;
+  while (next_ < agreed_ && groups_[next_].of != &work) ++next_;
+  if (next_ == agreed_) return;  // recording began on the way
+  current_ = &groups_[next_++];
+  if (current_->queued) push_all(RecordKind::end_all, *current_);
 }
 
 void Timeline::activity_begins(const char* name) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  for (uint32_t id : current_) push(RecordKind::begin, id, name);
+  if (current_ != nullptr) push_all(RecordKind::begin_all, *current_, name);
 }
 
 void Timeline::activity_ends() {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  for (uint32_t id : current_) push(RecordKind::end, id);
+  if (current_ != nullptr) push_all(RecordKind::end_all, *current_);
 }
 
 void Timeline::operation_ends(const Work& work) {
   if (!on()) return;
   const auto lock = enter();
   if (!on()) return;
-  if (current_.size() != work.entries.size()) return;  // recording began on the way
-  for (const TensorEntry* entry : work.entries) {
-    const Request& request = entry->request;
-    Track& tensor = track(request.name);
-    if (tensor.dtype != request.dtype || tensor.shape != request.shape) {
-      tensor.dtype = request.dtype;
-      tensor.shape = request.shape;
-      push_text(RecordKind::describe, tensor.id,
-                std::string("{\"dtype\": \"") + name_of(request.dtype) + "\", \"shape\": \"" +
-                    to_string(request.shape) + "\"}");
-    }
-    push(RecordKind::end_tensor, tensor.id);
+  TrackGroup* const group = std::exchange(current_, nullptr);
+  if (group == nullptr || group->tracks.size() != work.entries.size()) return;
+  for (size_t i = 0; i < work.entries.size(); ++i) {
+    describe(group->tracks[i], work.entries[i]->request);
   }
-  current_.clear();
+  push_all(RecordKind::end_tensors, *group);
 }
 
-Timeline::Track& Timeline::track(const std::string& name) {
-  Track& found = tracks_[name];
-  if (found.id == 0) {
-    found.id = next_track_++;
-    push_text(RecordKind::name, found.id, track_name(name));
+void Timeline::describe(uint32_t track, const Request& request) {
+  Track& tensor = tracks_[track];
+  if (tensor.dtype == request.dtype && tensor.shape == request.shape) return;
+  tensor.dtype = request.dtype;
+  tensor.shape = request.shape;
+  push_text(RecordKind::describe, track,
+            std::string("{\"dtype\": \"") + name_of(request.dtype) + "\", \"shape\": \"" +
+                to_string(request.shape) + "\"}");
+}
+
+// The track of a tensor; its name is written when it is new. Tensors come in the same order in
+// every step, and often twice in a row: a comparison is cheaper than a look-up.
+uint32_t Timeline::track(const std::string& name) {
+  const uint32_t before = last_track_;
+  for (const uint32_t guess : {before, tracks_[before].next}) {
+    const std::string* const known = tracks_[guess].name;
+    if (known != nullptr && *known == name) return last_track_ = guess;
   }
-  return found;
+  const auto [found, is_new] = track_of_.try_emplace(name, static_cast<uint32_t>(tracks_.size()));
+  last_track_ = found->second;
+  if (is_new) {
+    tracks_.emplace_back();
+    tracks_.back().name = &found->first;
+    push_text(RecordKind::name, last_track_, track_name(name));
+  }
+  tracks_[before].next = last_track_;
+  return last_track_;
 }
 
 void Timeline::push(RecordKind kind, uint32_t track, const char* name, int64_t value,
                     int64_t more) {
   queue_.add({now_us_, name, value, more, track, kind});
+}
+
+void Timeline::push_all(RecordKind kind, TrackGroup& group, const char* name) {
+  queue_.add({now_us_, name, 0, 0, job_track, kind}, group);
 }
 
 void Timeline::push_text(RecordKind kind, uint32_t track, std::string text) {

@@ -1,10 +1,10 @@
 // The timeline: what the engine does when, as a Chrome-trace event array that people and
 // `autotune timeline` read.
 //
-//   track    the events of one tensor (a pid of its own), or of the job (pid 0): INIT, STEP,
-//   BACKWARD span     a begin and an end on one track, properly nested recording  engine and
-//   training threads append fixed-size records in memory, under a lock that
-//            nobody holds for long; one writer thread (timeline_writer.h) turns them into text
+// A track holds the events of one tensor (a pid of its own), or of the job (pid 0): INIT, STEP,
+// BACKWARD. A span is a begin and an end on one track, properly nested. Recording means that engine
+// and training threads append fixed-size records in memory, under a lock that nobody holds for
+// long; one writer thread (timeline_writer.h) turns them into text.
 //
 // The engine never waits for the writer: when two million are unwritten, further ones are dropped
 // until the writer has caught up, and a DROPPED_EVENTS event says how many. A timeline that is off
@@ -59,6 +59,7 @@ class Timeline final : public ActivityObserver {
   // What this rank has to do for one list of responses, in order: the first begins at once, the
   // others queue.
   void agreed(const std::vector<Work>& works);
+  // `work`: one of those agreed last, each at most once and in order.
   void operation_begins(const Work& work);
   void activity_begins(const char* name) override;
   void activity_ends() override;
@@ -68,18 +69,22 @@ class Timeline final : public ActivityObserver {
   using Clock = std::chrono::steady_clock;
 
   struct Track {
-    uint32_t id = 0;
+    const std::string* name = nullptr;  // lives in `track_of_`
+    uint32_t next = 0;                  // that was asked for after this one
     bool negotiating = false;
-    bool queued = false;
     DataType dtype = DataType::float32;
     Shape shape{-1};  // as last written
   };
 
   std::unique_lock<std::mutex> enter();
   void stop_now();
-  Track& track(const std::string& name);
+  uint32_t track(const std::string& name);
+  void forget_operations();
+  TrackGroup& next_group();
+  void describe(uint32_t track, const Request& request);
   void push(RecordKind kind, uint32_t track, const char* name = "", int64_t value = 0,
             int64_t more = 0);
+  void push_all(RecordKind kind, TrackGroup& group, const char* name = "");
   void push_text(RecordKind kind, uint32_t track, std::string text);
   void push_params(uint64_t epoch, const Params& params);
 
@@ -93,10 +98,15 @@ class Timeline final : public ActivityObserver {
 
   // Guarded by queue_.mutex.
   TimelineQueue queue_;
-  int64_t now_us_ = 0;  // of the hook that holds the lock
-  std::unordered_map<std::string, Track> tracks_;
-  std::vector<uint32_t> current_;  // tracks of the operation that is being performed
-  uint32_t next_track_ = first_tensor_track;
+  int64_t now_us_ = 0;                                  // of the hook that holds the lock
+  std::unordered_map<std::string, uint32_t> track_of_;  // a tensor's name
+  std::vector<Track> tracks_;
+  uint32_t last_track_ = 0;
+  // What was agreed last: a group per response, in order; `next_` begins next.
+  std::vector<TrackGroup> groups_;  // the first `agreed_` are in use, all keep their memory
+  size_t agreed_ = 0;
+  size_t next_ = 0;
+  TrackGroup* current_ = nullptr;
   bool step_open_ = false;
   bool backward_open_ = false;
 };

@@ -1,4 +1,7 @@
 // What travels from the engine to the timeline's writer.
+//
+// A record is one event, or one event on each track of a group: the tensors of a fused operation
+// go through the same activities at the same times.
 #pragma once
 
 #include <condition_variable>
@@ -26,14 +29,18 @@ constexpr uint32_t first_tensor_track = 3;
 enum class RecordKind : uint8_t {
   begin,  // name
   end,
-  end_step,    // value: step, more: bytes
-  end_tensor,  // with what the last `describe` said
+  begin_tick,  // name, value: rank; a begin with a tick at once
   tick,        // value: rank
+  end_step,    // value: step, more: bytes
   cycle,
   name,      // value: index of the tensor's name in `texts`
   describe,  // value: index of a tensor's arguments in `texts`
   params,    // value: index of the arguments in `texts`
   dropped,   // value: how many
+  // On a group; value: index of its first track in `members`, more: number of tracks.
+  begin_all,  // name
+  end_all,
+  end_tensors,  // with what the last `describe` of each said
 };
 
 struct Record {
@@ -45,20 +52,39 @@ struct Record {
   RecordKind kind;
 };
 
+// The tracks of the tensors that one operation fuses.
+struct TrackGroup {
+  const void* of = nullptr;  // tells groups apart, nothing else
+  std::vector<uint32_t> tracks;
+  bool queued = false;
+  // Where `tracks` lies in the queue's `members`, as long as its batch is `batch`.
+  int64_t at = 0;
+  uint64_t batch = 0;
+};
+
 // What is recorded and not written yet. Everything is used with `mutex` held.
 struct TimelineQueue {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Record> records;
   std::vector<std::string> texts;
+  std::vector<uint32_t> members;
+  uint64_t batch = 1;  // counts how often the writer has taken all of it
+  int64_t events = 0;  // that the records will be
   int64_t newest_us = 0;
   int64_t dropped = 0;
   bool writer_sleeps = false;
   bool stopping = false;
 
   // Times never go backwards: an earlier one is moved up to its predecessor's.
-  void add(Record record);
+  void add(Record record) { add(record, 1); }
   void add(Record record, std::string text);
+  // A record on all tracks of `group`, which may be empty.
+  void add(Record record, TrackGroup& group);
+
+ private:
+  void add(Record record, int64_t its_events);
+  bool drops(const Record& record, int64_t its_events);
 };
 
 }  // namespace autotune

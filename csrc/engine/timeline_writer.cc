@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -17,17 +16,15 @@ namespace autotune {
 
 namespace {
 
-constexpr size_t max_records = 2'000'000;  // unwritten; 80 MB
-constexpr size_t urgent_records = 200'000;
-constexpr size_t page_bytes = 4096;
+constexpr int64_t max_events = 2'000'000;  // unwritten; 80 MB at most
+constexpr int64_t urgent_events = 200'000;
+constexpr size_t text_bytes = 512 << 10;  // formatted before it is written
+constexpr size_t page_bytes = TextBuffer::alignment;
 // Events are written together that came within this time of the first.
 constexpr auto gathering_time = std::chrono::milliseconds(20);
 
-void append(std::string& text, int64_t number) {
-  char digits[24];
-  const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
-  text.append(digits, end);
-}
+constexpr std::string_view begin_event = ",\n{\"ph\": \"B\", \"name\": \"";
+constexpr std::string_view end_event = ",\n{\"ph\": \"E\"";
 
 }  // namespace
 
@@ -56,7 +53,7 @@ TimelineWriter::TimelineWriter(const std::string& path, int rank, int size,
     if (fd_ >= 0) close(fd_);
     throw InvalidRequest("timeline '" + path + "' cannot be written: " + why);
   }
-  size_bytes_ = 2;
+  set_direct(true);
   job_metadata();
   thread_ = std::thread([this] { run(); });
 }
@@ -68,231 +65,285 @@ TimelineWriter::~TimelineWriter() {
   }
   queue_.changed.notify_one();
   thread_.join();
-  close(fd_);
+  close_file();
 }
 
-void TimelineQueue::add(Record record) {
+// ---------------------------------------------------------------- the queue
+
+void TimelineQueue::add(Record record, int64_t its_events) {
   record.ts_us = newest_us = std::max(newest_us, record.ts_us);
-  const bool has_text = record.kind == RecordKind::name || record.kind == RecordKind::describe ||
-                        record.kind == RecordKind::params;
-  const bool full = records.size() >= max_records || (dropped > 0 && !records.empty());
-  if (full && !has_text) {
-    ++dropped;
-    return;
-  }
-  if (dropped > 0 && records.empty()) {
-    records.push_back({newest_us, "", std::exchange(dropped, 0), 0, 0, RecordKind::dropped});
-  }
+  if (drops(record, its_events)) return;
   records.push_back(record);
-  if (writer_sleeps || records.size() == urgent_records) {
+  events += its_events;
+  if (writer_sleeps || (events >= urgent_events && events - its_events < urgent_events)) {
     writer_sleeps = false;
     changed.notify_one();
   }
 }
 
+// Whether there is no room for `record`; says so in the file once there is some again.
+bool TimelineQueue::drops(const Record& record, int64_t its_events) {
+  const bool has_text = record.kind == RecordKind::name || record.kind == RecordKind::describe ||
+                        record.kind == RecordKind::params;
+  if ((events >= max_events || (dropped > 0 && events > 0)) && !has_text) {
+    dropped += its_events;
+    return true;
+  }
+  if (dropped > 0 && events == 0) {
+    records.push_back(
+        {newest_us, "", std::exchange(dropped, 0), 0, job_track, RecordKind::dropped});
+  }
+  return false;
+}
+
 void TimelineQueue::add(Record record, std::string text) {
   record.value = static_cast<int64_t>(texts.size());
   texts.push_back(std::move(text));
-  add(record);
+  add(record, 1);
+}
+
+void TimelineQueue::add(Record record, TrackGroup& group) {
+  if (group.tracks.empty()) return;
+  if (group.batch != batch) {
+    group.batch = batch;
+    group.at = static_cast<int64_t>(members.size());
+    members.insert(members.end(), group.tracks.begin(), group.tracks.end());
+  }
+  record.value = group.at;
+  record.more = static_cast<int64_t>(group.tracks.size());
+  add(record, record.more);
 }
 
 // ---------------------------------------------------------------- the writer thread
 
 void TimelineWriter::run() {
   std::unique_lock lock(queue_.mutex);
-  std::vector<Record> records;
-  std::vector<std::string> texts;
+  Batch batch;
   bool last = false;
   while (!last) {
     queue_.writer_sleeps = true;
     queue_.changed.wait(lock, [this] { return queue_.stopping || !queue_.records.empty(); });
     queue_.writer_sleeps = false;
-    queue_.changed.wait_for(lock, gathering_time, [this] {
-      return queue_.stopping || queue_.records.size() >= urgent_records;
-    });
-    records.clear();  // both vectors keep their memory
-    texts.clear();
-    std::swap(records, queue_.records);
-    std::swap(texts, queue_.texts);
+    queue_.changed.wait_for(lock, gathering_time,
+                            [this] { return queue_.stopping || queue_.events >= urgent_events; });
+    batch.records.clear();  // all keep their memory
+    batch.texts.clear();
+    batch.members.clear();
+    std::swap(batch.records, queue_.records);
+    std::swap(batch.texts, queue_.texts);
+    std::swap(batch.members, queue_.members);
+    ++queue_.batch;
+    queue_.events = 0;
     last = std::exchange(queue_.stopping, false);
     lock.unlock();
-    write(records, texts);
+    write(batch);
     lock.lock();
   }
   close_open_spans(last_ts_us_);
   flush();
 }
 
-void TimelineWriter::write(const std::vector<Record>& records,
-                           const std::vector<std::string>& texts) {
-  for (const Record& record : records) {
-    format(record, texts);
-    if (text_.size() >= (1 << 20)) flush();
+void TimelineWriter::write(const Batch& batch) {
+  for (const Record& record : batch.records) {
+    format(record, batch);
+    if (text_.size() >= text_bytes) flush();
   }
   flush();
 }
 
-void TimelineWriter::format(const Record& record, const std::vector<std::string>& texts) {
-  if (depth_.size() <= record.track) {
-    depth_.resize(record.track + 64, 0);
-    arguments_.resize(record.track + 64);
-  }
+void TimelineWriter::format(const Record& record, const Batch& batch) {
   last_ts_us_ = record.ts_us;
+  const auto text = [&]() -> const std::string& {
+    return batch.texts[static_cast<size_t>(record.value)];
+  };
   switch (record.kind) {
     case RecordKind::begin:
       return format_begin(record);
+    case RecordKind::begin_tick:
+      format_begin(record);
+      return format_tick(record);
+    case RecordKind::tick:
+      return format_tick(record);
     case RecordKind::end:
     case RecordKind::end_step:
-    case RecordKind::end_tensor:
       return format_end(record);
-    case RecordKind::tick:
-      if (depth_[record.track] == 0) return;
-      text_ += ",\n{\"ph\": \"X\", \"name\": \"";
-      append(text_, record.value);
-      text_ += '"';
-      event(", \"dur\": 0}", record);
-      return;
+    case RecordKind::begin_all:
+    case RecordKind::end_all:
+    case RecordKind::end_tensors:
+      return format_group(record, batch.members.data() + record.value);
     case RecordKind::cycle:
-      text_ += ",\n{\"ph\": \"i\", \"name\": \"CYCLE_START\"";
-      return event(", \"s\": \"g\"}", record);
-    case RecordKind::name:
-      return format_name(record, texts[static_cast<size_t>(record.value)]);
-    case RecordKind::describe:
-      arguments_[record.track] = texts[static_cast<size_t>(record.value)];
-      return;
+      return format_job_event("CYCLE_START", record, "");
     case RecordKind::params:
-      text_ += ",\n{\"ph\": \"i\", \"name\": \"PARAMETERS\"";
-      event(", \"s\": \"g\", \"args\": ", record);
-      text_ += texts[static_cast<size_t>(record.value)] + "}";
-      return;
+      return format_job_event("PARAMETERS", record, text());
     case RecordKind::dropped:
       close_open_spans(record.ts_us);
-      text_ += ",\n{\"ph\": \"i\", \"name\": \"DROPPED_EVENTS\"";
-      event(", \"s\": \"g\", \"args\": {\"count\": ", record);
-      append(text_, record.value);
-      text_ += "}}";
+      return format_job_event("DROPPED_EVENTS", record,
+                              "{\"count\": " + std::to_string(record.value) + "}");
+    case RecordKind::name:
+      return format_name(record, text());
+    case RecordKind::describe:
+      track(record.track).arguments = text();
       return;
+  }
+}
+
+void TimelineWriter::format_group(const Record& record, const uint32_t* members) {
+  const bool begins = record.kind == RecordKind::begin_all;
+  prefix_.clear();
+  if (begins) {
+    prefix_ << begin_event << record.name << "\"";
+  } else {
+    prefix_ << end_event;
+  }
+  prefix_ << time_text(record.ts_us);
+  for (const uint32_t* id = members; id != members + record.more; ++id) {
+    Track& tensor = track(*id);
+    if (!begins && tensor.depth == 0) continue;
+    tensor.depth += begins ? 1 : -1;
+    text_ << prefix_.view() << tensor.where;
+    if (record.kind == RecordKind::end_tensors) text_ << ", \"args\": " << tensor.arguments;
+    text_ << "}";
   }
 }
 
 void TimelineWriter::format_begin(const Record& record) {
-  ++depth_[record.track];
-  text_ += ",\n{\"ph\": \"B\", \"name\": \"";
-  text_ += record.name;
-  text_ += '"';
-  event("}", record);
+  ++track(record.track).depth;
+  text_ << begin_event << record.name << "\"";
+  place(record) << "}";
+}
+
+void TimelineWriter::format_tick(const Record& record) {
+  if (track(record.track).depth == 0) return;
+  text_ << ",\n{\"ph\": \"X\", \"name\": \"" << record.value << "\"";
+  place(record) << ", \"dur\": 0}";
 }
 
 void TimelineWriter::format_end(const Record& record) {
-  if (depth_[record.track] == 0) return;
-  --depth_[record.track];
-  text_ += ",\n{\"ph\": \"E\"";
-  if (record.kind == RecordKind::end_tensor) {
-    event(", \"args\": ", record);
-    text_ += arguments_[record.track] + "}";
-  } else if (record.kind == RecordKind::end_step) {
-    event(", \"args\": {\"step\": ", record);
-    append(text_, record.value);
-    text_ += ", \"bytes\": ";
-    append(text_, record.more);
-    text_ += "}}";
-  } else {
-    event("}", record);
+  int& depth = track(record.track).depth;
+  if (depth == 0) return;
+  --depth;
+  text_ << end_event;
+  place(record);
+  if (record.kind == RecordKind::end_step) {
+    text_ << ", \"args\": {\"step\": " << record.value << ", \"bytes\": " << record.more << "}";
   }
+  text_ << "}";
 }
 
-// The part that all events have in common, then `rest`.
-void TimelineWriter::event(const char* rest, const Record& record) {
-  // Neighbours often share their time, and a track's numbers never change: format them once.
-  if (ts_text_.empty() || record.ts_us != ts_text_us_) {
-    ts_text_us_ = record.ts_us;
-    ts_text_ = ", \"ts\": ";
-    append(ts_text_, record.ts_us);
+void TimelineWriter::format_job_event(const char* name, const Record& record,
+                                      std::string_view arguments) {
+  text_ << ",\n{\"ph\": \"i\", \"name\": \"" << name << "\"";
+  place(record) << ", \"s\": \"g\"";
+  if (!arguments.empty()) text_ << ", \"args\": " << arguments;
+  text_ << "}";
+}
+
+TextBuffer& TimelineWriter::place(const Record& record) {
+  return text_ << time_text(record.ts_us) << track(record.track).where;
+}
+
+// Neighbours often share their time: it is formatted once.
+std::string_view TimelineWriter::time_text(int64_t ts_us) {
+  if (time_.empty() || ts_us != time_us_) {
+    time_us_ = ts_us;
+    time_.clear();
+    time_ << ", \"ts\": " << ts_us;
   }
-  if (where_.size() <= record.track) where_.resize(record.track + 64);
-  std::string& where = where_[record.track];
-  if (where.empty()) {
-    const bool tensor = record.track >= first_tensor_track;
-    where = ", \"pid\": " + std::to_string(tensor ? record.track - first_tensor_track + 1 : 0) +
-            ", \"tid\": " + std::to_string(tensor ? 0 : record.track);
+  return time_.view();
+}
+
+TimelineWriter::Track& TimelineWriter::track(uint32_t id) {
+  while (tracks_.size() <= id) {
+    const auto next = static_cast<uint32_t>(tracks_.size());
+    const bool tensor = next >= first_tensor_track;
+    tracks_.emplace_back();
+    tracks_.back().where =
+        ", \"pid\": " + std::to_string(tensor ? next - first_tensor_track + 1 : 0) +
+        ", \"tid\": " + std::to_string(tensor ? 0 : next);
   }
-  text_ += ts_text_;
-  text_ += where;
-  text_ += rest;
+  return tracks_[id];
 }
 
 void TimelineWriter::format_name(const Record& record, const std::string& name) {
   has_tensors_ = true;
   const std::string pid = std::to_string(record.track - first_tensor_track + 1);
-  text_ += ",\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": " + pid +
-           ", \"tid\": 0, \"args\": {\"name\": \"" + json_escaped(name) + "\"}}";
-  text_ += ",\n{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": " + pid +
-           ", \"tid\": 0, \"args\": {\"sort_index\": " + pid + "}}";
+  text_ << ",\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": " << pid
+        << ", \"tid\": 0, \"args\": {\"name\": \"" << json_escaped(name) << "\"}}"
+        << ",\n{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": " << pid
+        << ", \"tid\": 0, \"args\": {\"sort_index\": " << pid << "}}";
 }
 
 void TimelineWriter::job_metadata() {
-  const auto number = [](int64_t value) { return std::to_string(value); };
-  text_ +=
-      ",\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": 0, \"args\": {\"name\": "
-      "\"job, rank " +
-      number(rank_) + "\", \"rank\": " + number(rank_) + ", \"size\": " + number(size_) +
-      ", \"start_time_since_epoch_in_micros\": " + number(clock_.origin_epoch_us) +
-      ", \"clock_offset_ns\": " + number(clock_.offset_ns) +
-      ", \"clock_offset_error_ns\": " + number(clock_.offset_error_ns) + "}}";
-  text_ +=
-      ",\n{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": 0, \"tid\": 0, \"args\": "
-      "{\"sort_index\": 0}}";
+  text_ << ",\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": 0, \"args\": "
+        << "{\"name\": \"job, rank " << rank_ << "\", \"rank\": " << rank_
+        << ", \"size\": " << size_
+        << ", \"start_time_since_epoch_in_micros\": " << clock_.origin_epoch_us
+        << ", \"clock_offset_ns\": " << clock_.offset_ns
+        << ", \"clock_offset_error_ns\": " << clock_.offset_error_ns << "}}"
+        << ",\n{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": 0, \"tid\": 0, "
+        << "\"args\": {\"sort_index\": 0}}";
   const char* const names[] = {"job", "steps", "backward"};
-  for (uint32_t tid = 0; tid < first_tensor_track; ++tid) {
-    text_ += ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": " + number(tid) +
-             ", \"args\": {\"name\": \"" + names[tid] + "\"}}";
+  for (int64_t tid = 0; tid < first_tensor_track; ++tid) {
+    text_ << ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 0, \"tid\": " << tid
+          << ", \"args\": {\"name\": \"" << names[tid] << "\"}}";
   }
 }
 
 void TimelineWriter::close_open_spans(int64_t ts_us) {
-  for (uint32_t track = 0; track < depth_.size(); ++track) {
-    for (; depth_[track] > 0; --depth_[track]) {
-      text_ += ",\n{\"ph\": \"E\"";
-      event(", \"args\": {\"cut\": true}}",
-            {std::max(ts_us, last_ts_us_), "", 0, 0, track, RecordKind::end});
+  const int64_t now_us = std::max(ts_us, last_ts_us_);
+  for (uint32_t id = 0; id < tracks_.size(); ++id) {
+    for (; tracks_[id].depth > 0; --tracks_[id].depth) {
+      text_ << end_event;
+      place({now_us, "", 0, 0, id, RecordKind::end}) << ", \"args\": {\"cut\": true}}";
     }
   }
 }
 
 // ---------------------------------------------------------------- the file
 
+// Write what is formatted and the closing bracket, in whole pages. The events of the last page stay
+// in `text_`: the next write begins with that page.
 void TimelineWriter::flush() {
-  if (!has_tensors_ || text_.empty()) return;
-  if (size_bytes_ == 2) text_[0] = ' ';  // no comma before the first event
-  size_t at = 0;
-  while (at < text_.size() && !failed_) {
-    // Whole events, as many as a page takes, at least one.
-    size_t end = text_.size();
-    if (end - at > page_bytes) {
-      end = text_.rfind(",\n{", at + page_bytes);
-      if (end == std::string::npos || end <= at) end = text_.find(",\n{", at + 1);
-      if (end == std::string::npos) end = text_.size();
-    }
-    failed_ = !write_at_end(text_.data() + at, end - at);
-    at = end;
-  }
-  text_.clear();
+  if (!has_tensors_ || failed_ || text_.size() == kept_bytes_) return;
+  if (pages_at_ == 0 && kept_bytes_ == 0) text_.data()[0] = '[';  // in place of the comma
+  const size_t bytes = text_.size();
+  text_ << "]";
+  text_.append((page_bytes - text_.size() % page_bytes) % page_bytes, ' ');
+  failed_ = !write_pages(text_.view());
+  text_.cut(failed_ ? kept_bytes_ : bytes);
+  if (failed_) return;
+  const size_t whole_pages = text_.size() / page_bytes * page_bytes;
+  text_.drop_front(whole_pages);
+  pages_at_ += static_cast<int64_t>(whole_pages);
+  kept_bytes_ = text_.size();
 }
 
-// Put `data` where the closing bracket is, and the bracket after it, in one call.
-bool TimelineWriter::write_at_end(const char* data, size_t bytes) {
-  std::string page(data, bytes);
-  page += ']';
-  const ssize_t written = pwrite(fd_, page.data(), page.size(), size_bytes_ - 1);
-  if (written == static_cast<ssize_t>(page.size())) {
-    size_bytes_ += static_cast<int64_t>(bytes);
-    return true;
-  }
+bool TimelineWriter::write_pages(std::string_view pages) {
+  const auto attempt = [&] { return pwrite(fd_, pages.data(), pages.size(), pages_at_); };
+  ssize_t written = attempt();
+  if (written < 0 && errno == EINVAL && set_direct(false)) written = attempt();
+  if (written == static_cast<ssize_t>(pages.size())) return true;
   log(LogLevel::error, "timeline '" + path_ + "': cannot be written any more (" +
                            (written < 0 ? strerror(errno) : "disk full") +
                            "); it ends here, training goes on");
-  if (ftruncate(fd_, size_bytes_) == 0) (void)!pwrite(fd_, "]", 1, size_bytes_ - 1);
   return false;
+}
+
+// End the file with the bracket, without the spaces that fill its last page.
+void TimelineWriter::close_file() {
+  set_direct(false);
+  if (pages_at_ > 0 || kept_bytes_ > 0) {
+    text_ << "]";
+    (void)!pwrite(fd_, text_.data(), text_.size(), pages_at_);
+    (void)!ftruncate(fd_, pages_at_ + static_cast<int64_t>(text_.size()));
+  }
+  close(fd_);
+}
+
+// Have writes go around the page cache, or not; false when the file cannot be set to that.
+bool TimelineWriter::set_direct(bool wanted) {
+  const int flags = fcntl(fd_, F_GETFL);
+  return flags >= 0 && fcntl(fd_, F_SETFL, wanted ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
 }  // namespace autotune

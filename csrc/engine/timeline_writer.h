@@ -1,9 +1,11 @@
 // One timeline file and the thread that writes it.
 //
-// The file is valid JSON whenever the thread is not inside a write call: it always ends with the
-// bracket that closes the array, which the next write overwrites. Writes are at most a page long,
-// so that even a process that is killed in the middle of one has little chance of leaving half of
-// it. Until the first event of a tensor the file holds "[]".
+// The file is valid JSON after every write: it ends with the bracket that closes the array, and
+// spaces; the next write overwrites the bracket. Until the first event of a tensor it holds "[]".
+//
+// It stays valid when the process is killed inside a write, too, where the file system takes direct
+// writes: the kernel breaks off a write to the page cache between two pages, a direct one never.
+// They also cost less: nothing is copied, and no other thread of the kernel works on it later.
 //
 // What is written is balanced: an end without a begin (recording began in between, or records were
 // dropped) is left out, and spans that are open at the end are closed with {"cut": true}.
@@ -11,10 +13,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "engine/timeline_record.h"
+#include "engine/timeline_text.h"
 
 namespace autotune {
 
@@ -31,17 +35,36 @@ class TimelineWriter {
   const std::string& path() const { return path_; }
 
  private:
+  struct Batch {
+    std::vector<Record> records;
+    std::vector<std::string> texts;
+    std::vector<uint32_t> members;
+  };
+  struct Track {
+    int depth = 0;          // open spans
+    std::string where;      // its pid and tid, as text
+    std::string arguments;  // what `end_tensors` says
+  };
+
   void run();
-  void write(const std::vector<Record>& records, const std::vector<std::string>& texts);
-  void format(const Record& record, const std::vector<std::string>& texts);
+  void write(const Batch& batch);
+  void format(const Record& record, const Batch& batch);
+  void format_group(const Record& record, const uint32_t* members);
   void format_begin(const Record& record);
   void format_end(const Record& record);
+  void format_tick(const Record& record);
+  void format_job_event(const char* name, const Record& record, std::string_view arguments);
   void format_name(const Record& record, const std::string& name);
   void job_metadata();
-  void event(const char* phase, const Record& record);
+  Track& track(uint32_t id);
+  // The part that all events have in common: ts, pid, tid.
+  TextBuffer& place(const Record& record);
+  std::string_view time_text(int64_t ts_us);
   void close_open_spans(int64_t ts_us);
   void flush();
-  bool write_at_end(const char* data, size_t bytes);
+  bool write_pages(std::string_view pages);
+  void close_file();
+  bool set_direct(bool wanted);
 
   const std::string path_;
   const int rank_;
@@ -50,16 +73,16 @@ class TimelineWriter {
   int fd_ = -1;
 
   // The writer thread's own.
-  int64_t size_bytes_ = 0;
   int64_t last_ts_us_ = 0;
   bool failed_ = false;
-  bool has_tensors_ = false;            // else `text_` is held back
-  std::string text_;                    // formatted, each event after a comma
-  std::vector<uint32_t> depth_;         // by track: open spans
-  std::vector<std::string> arguments_;  // by track: what `end_tensor` says
-  std::vector<std::string> where_;      // by track: its pid and tid, as text
-  std::string ts_text_;                 // of the last event
-  int64_t ts_text_us_ = 0;
+  bool has_tensors_ = false;  // else `text_` is held back
+  TextBuffer text_;           // formatted, each event after a comma; from `pages_at_` on
+  int64_t pages_at_ = 0;      // whole pages before it are written for good
+  size_t kept_bytes_ = 0;     // at the beginning of `text_`: in the file already
+  TextBuffer prefix_;         // what the events of a group have in common
+  TextBuffer time_;           // of the last event
+  int64_t time_us_ = 0;
+  std::vector<Track> tracks_;
 
   TimelineQueue& queue_;
   std::thread thread_;
