@@ -11,6 +11,8 @@ import torch
 
 from horovod.process_set import ProcessSet
 from horovod.torch import handles, operations
+from horovod.torch.collectives.reduce_ops import How
+from horovod.torch.collectives.repeated import RepeatedAllreduce
 from horovod.torch.compression import Compression, Compressor
 
 
@@ -110,7 +112,7 @@ class Group:
         started: Whether they are on their way.
     """
 
-    __slots__ = ("_options", "_waits", "members", "missing", "started")
+    __slots__ = ("_options", "_single", "_waits", "members", "missing", "started")
 
     def __init__(self, members: Sequence[Gradient], options: Options) -> None:
         self.members = list(members)
@@ -120,11 +122,18 @@ class Group:
         self._waits: list[tuple[list[Gradient], int | Callable[[], Any]]] = []
         for member in self.members:
             member.group = self
+        alone = How(self.members[0].name, *options.how) if len(self.members) == 1 else None
+        self._single = None if alone is None else RepeatedAllreduce(alone)
 
     def start(self) -> None:
         """**Collective.** Start to reduce the members; sparse ones each by itself."""
         self.started = True
         options = self._options
+        if self._single is not None:
+            tensor = self.members[0].outgoing(options)
+            if not tensor.is_sparse:
+                self._waits.append((self.members, self._single.start(tensor)))
+                return
         dense, tensors = [], []
         for member in self.members:
             tensor = member.outgoing(options)
@@ -137,10 +146,8 @@ class Group:
                 dense.append(member)
                 tensors.append(tensor)
         if dense:
-            alone = len(self.members) == 1
-            reduce = operations.allreduce_async_ if alone else operations.grouped_allreduce_async_
-            what: Any = tensors[0] if alone else tensors
-            self._waits.append((dense, reduce(what, None, dense[0].name, *options.how)))
+            reduce = operations.grouped_allreduce_async_
+            self._waits.append((dense, reduce(tensors, None, dense[0].name, *options.how)))
 
     def finish(self, passes: int) -> None:
         """**Local.** Wait for the members, put them in place and expect ``passes`` passes again.
