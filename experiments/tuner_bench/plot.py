@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,53 @@ THEMES: dict[str, dict[str, str]] = {
     },
 }
 MARKERS = {"ours": "o", "horovod": "s", "gp_minimize": "^", "bo15": "D", "random": "v"}
-BOUNDS = {"regret": 2.0, "lost": 5.0}
-TITLES = {
-    "regret": "slower than the best setting (%),\nif the job kept what is found by then",
-    "lost": "time lost so far against the default (%);\nnine of ten jobs lost less",
-}
-QUANTILES = {"regret": "p50", "lost": "p90"}
-LIMITS = {"regret": (0.2, 200.0), "lost": (-60.0, 60.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One column: what is drawn of the curves.
+
+    Attributes:
+        curve, quantile: Names in curves.json.
+        title: For people; %.
+        bound: What is required, in %.
+        low, high: Of the axis, in %; ``low`` above 0: logarithmic.
+    """
+
+    curve: str
+    quantile: str
+    title: str
+    bound: float
+    low: float
+    high: float
+
+
+PANELS = (
+    Panel(
+        curve="regret",
+        quantile="p50",
+        title="slower than the best setting (%),\nmedian job, if it kept what is found by then",
+        bound=2.0,
+        low=0.2,
+        high=200.0,
+    ),
+    Panel(
+        curve="regret",
+        quantile="p90",
+        title="slower than the best setting (%),\nnine of ten jobs are below",
+        bound=5.0,
+        low=0.2,
+        high=400.0,
+    ),
+    Panel(
+        curve="lost",
+        quantile="p90",
+        title="time lost so far against the default (%),\nnine of ten jobs are below",
+        bound=5.0,
+        low=-10.0,
+        high=30.0,
+    ),
+)
 
 
 def spread_labels(values: list[float], low: float, high: float, gap: float) -> list[float]:
@@ -72,13 +113,15 @@ def spread_labels(values: list[float], low: float, high: float, gap: float) -> l
     return [max(place, low) for place in places]
 
 
-def draw(axes: Axes, curves: dict[str, Any], kind: str, what: str, theme: dict[str, str]) -> None:
+def draw(
+    axes: Axes, curves: dict[str, Any], kind: str, panel: Panel, theme: dict[str, str]
+) -> None:
     """Draw one panel."""
     steps, ends = curves["steps"], []
     shown = [policy for policy in LABELS if f"{kind} {policy}" in curves]
-    low, high = LIMITS[what]
+    low, high = panel.low, panel.high
     for policy in reversed(shown):
-        values = [100 * v for v in curves[f"{kind} {policy}"][what][QUANTILES[what]]]
+        values = [100 * v for v in curves[f"{kind} {policy}"][panel.curve][panel.quantile]]
         inside = [min(max(value, low), high) for value in values]
         width = 2.6 if policy == "ours" else 1.4
         axes.plot(
@@ -94,13 +137,15 @@ def draw(axes: Axes, curves: dict[str, Any], kind: str, what: str, theme: dict[s
         ends.append((policy, inside[-1]))
     axes.set_xscale("log")
     axes.set_xlim(steps[0], steps[-1])
-    if what == "regret":
+    axes.set_xticks([10, 100, 1000, 10000], labels=["10", "100", "1,000", "10,000"])
+    if low > 0:
         axes.set_yscale("log")
         axes.set_yticks([0.5, 1, 2, 5, 10, 20, 50, 100], labels="0.5 1 2 5 10 20 50 100".split())
-        axes.minorticks_off()
+    axes.minorticks_off()
     axes.set_ylim(low, high)
-    axes.axhline(BOUNDS[what], color=theme["ink"], linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-    if what == "lost":
+    axes.axhline(panel.bound, color=theme["ink"], linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.text(11, panel.bound, "required", color=theme["ink"], fontsize=7, va="bottom")
+    if low < 0:
         axes.axhline(0, color=theme["faint"], linewidth=1, zorder=1)
     places = [axes.transLimits.transform(axes.transScale.transform((1, v)))[1] for _, v in ends]
     for (policy, _), place in zip(ends, spread_labels(places, 0.02, 0.98, 0.07), strict=True):
@@ -123,7 +168,6 @@ def style(axes: Axes, theme: dict[str, str]) -> None:
         spine.set_color(theme["faint"])
     axes.tick_params(colors=theme["ink"], which="both", labelsize=8)
     axes.grid(axis="y", color=theme["faint"], linewidth=0.5, alpha=0.6)
-    axes.title.set_color(theme["ink"])
     axes.xaxis.label.set_color(theme["ink"])
 
 
@@ -132,15 +176,20 @@ def plot(curves: dict[str, Any], theme_name: str, path: Path) -> None:
     theme = THEMES[theme_name]
     kinds = [k for k in ("simulated", "measured") if any(name.startswith(k) for name in curves)]
     figure, grid = plt.subplots(
-        len(kinds), 2, figsize=(10, 3.6 * len(kinds)), squeeze=False, facecolor=theme["paper"]
+        len(kinds),
+        len(PANELS),
+        figsize=(14, 3.7 * len(kinds)),
+        squeeze=False,
+        facecolor=theme["paper"],
     )
     for row, kind in zip(grid, kinds, strict=True):
-        for axes, what in zip(row, ("regret", "lost"), strict=True):
-            draw(axes, curves, kind, what, theme)
-            axes.set_title(f"{kind} jobs: {TITLES[what]}", fontsize=9, loc="left")
+        for axes, panel in zip(row, PANELS, strict=True):
+            draw(axes, curves, kind, panel, theme)
+            title = f"{kind} jobs: {panel.title}"
+            axes.set_title(title, fontsize=9, loc="left", color=theme["ink"])
             axes.set_xlabel("training steps since the start", fontsize=9)
             style(axes, theme)
-    figure.subplots_adjust(left=0.06, right=0.9, wspace=0.42, hspace=0.5, top=0.88, bottom=0.1)
+    figure.subplots_adjust(left=0.04, right=0.92, wspace=0.42, hspace=0.42, top=0.92, bottom=0.08)
     figure.savefig(path, facecolor=theme["paper"], metadata={"Date": None})
     plt.close(figure)
 

@@ -4,7 +4,7 @@
     python experiments/tuner_live/run.py --ours 1 --horovod 0 --parts two-hosts
     python experiments/tuner_live/run.py --report        # prints the stored tables
 
-Parts: two-hosts (2 x 2 ranks, a cable of 200 Mbit/s, 0.25 MB a step), resnet50-gradients and
+Parts: two-hosts (2 x 2 ranks, a cable of 300 Mbit/s, 0.25 MB a step), resnet50-gradients and
 many-small (2 ranks of one host: the workloads that the real Horovod was measured with). Writes
 results.json.
 """
@@ -34,17 +34,17 @@ from autotune.trial import CommParams
 from cluster.hosts import TwoHosts
 
 HERE = Path(__file__).resolve().parent
-RATE_MBIT = 200
+RATE_MBIT = 300
 KIB = 1024
 PARTS: dict[str, dict[str, Any]] = {
     "two-hosts": {"workload": "slow-cable", "ranks": (2, 2), "ours": 10, "horovod": 5},
     "resnet50-gradients": {
         "workload": "resnet50-gradients",
         "ranks": (2, 0),
-        "ours": 3,
+        "ours": 2,
         "horovod": 1,
     },
-    "many-small": {"workload": "many-small", "ranks": (2, 0), "ours": 3, "horovod": 1},
+    "many-small": {"workload": "many-small", "ranks": (2, 0), "ours": 2, "horovod": 1},
 }
 LIMIT_S = 900
 REFERENCES = 3
