@@ -17,7 +17,7 @@ ADVANCE_STEPS = 200
 """A job is taken to last at least so many steps: what they may lose can be spent before them."""
 STOP_RATIO = 5.0
 """A step slower than the default by this factor ends a trial in the runtime itself, at once."""
-STEPS_BEFORE_STOP = {STOP_RATIO: 1.0, 3.0: 3.0, 2.0: 4.0, 1.3: 6.0, 1.15: 8.0}
+STEPS_BEFORE_STOP = {STOP_RATIO: 1.0, 1.5: 4.0, 1.3: 6.0, 1.15: 8.0}
 """About how many steps a trial makes before it is abandoned, by its step time over the default's;
 below the last of them it may fill its window."""
 

@@ -23,11 +23,14 @@ SLOW_RATIO = 1.2
 """A step is *slow* beyond both: 5 robust standard deviations and 20 % above the median."""
 SLOW_SHARE = 0.2
 """Slow steps are dropped only up to this share; more often, being slow is what the setting does."""
-HOPELESS_AT_ONCE = 3.0
+HOPELESS_AT_ONCE = 5.0
 """Slower than the default by this factor, waiting: one step proves a setting hopeless."""
 SURE = 3.5
 """Standard errors by which a setting must be slower than its rival to be abandoned."""
 LEAST_MARGIN = 0.03
+FEWEST_FOR_MEDIAN = 4
+MEDIAN_ERROR = 1.25
+"""Standard error of a median over that of a mean, for normal noise."""
 CORRELATED = 1.86
 """Variance of a mean of successive steps over that of independent ones, ``(1 + r) / (1 - r)``, for
 a lag-1 autocorrelation ``r`` of 0.3."""
@@ -166,17 +169,20 @@ def is_hopeless(records: Sequence[StepRecord], *, default: Reading, rival_us: fl
     """Return whether steps under a setting prove that it is slower than ``rival_us`` a step.
 
     One step alone does only if it is far slower than the default and spent its excess waiting for
-    communication; of two the faster one counts, of more all but the slowest, so that single slow
-    steps (one in a few hundred is three times slower anyway) prove nothing.
+    communication; of two or three the fastest one counts, of more their median, so that slow steps
+    (one in a few hundred is three times slower anyway, on some networks one in twenty) prove
+    nothing.
     """
     times = sorted(step_us(record) for record in records)
     if not times:
         return False
     if len(times) == 1:
         return times[0] > HOPELESS_AT_ONCE * default.step_us and _waited(records[0], default)
-    kept = times[:-1]
-    margin = SURE * default.spread * math.sqrt(CORRELATED / len(kept))
-    return sum(kept) / len(kept) > (1 + max(margin, LEAST_MARGIN)) * rival_us
+    few = len(times) < FEWEST_FOR_MEDIAN
+    typical = times[0] if few else float(np.median(times))
+    error = math.sqrt(CORRELATED) if few else MEDIAN_ERROR * math.sqrt(CORRELATED / len(times))
+    margin = max(SURE * default.spread * error, LEAST_MARGIN)
+    return typical > (1 + margin) * rival_us
 
 
 def _waited(record: StepRecord, default: Reading) -> bool:

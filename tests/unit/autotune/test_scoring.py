@@ -126,7 +126,7 @@ def test_two_slow_steps_prove_a_setting_hopeless_but_one_hiccup_does_not():
 
 
 def test_one_step_that_waits_for_communication_proves_it_at_once():
-    assert hopeless([record(50, exposed=0.95)])
+    assert hopeless([record(60, exposed=0.95)])
     assert not hopeless([record(500, exposed=0.01)])
 
 

