@@ -27,6 +27,8 @@ PAIRS_AFTER_PROOF = 2
 """Pairs read after the evidence suffices."""
 EFFECT_PRECISION = 0.25
 """Prior precision of the effect (mean over standard deviation of a pair): 2 is typical."""
+HABIT = 4
+"""From so many slow steps on they are a habit of the machine, and count in the claimed gain."""
 SMALLEST_SPREAD = 1e-6
 LARGEST = 20.0
 """Largest log-ratio that is printed as a gain."""
@@ -119,17 +121,30 @@ class PairedTest:
         self._proven_at: int | None = None
         self._slow_default = 0
         self._slow_incumbent = 0
+        self._excess: list[tuple[float, float]] = []
 
     @property
     def pairs(self) -> int:
         """Number of finished pairs."""
         return len(self.log_ratios)
 
-    def add(self, *, default: float, incumbent: float, slow: tuple[int, int] = (0, 0)) -> None:
-        """Record one pair of scores (bytes/us) and of slow steps (default, incumbent).
+    def add(
+        self,
+        *,
+        default: float,
+        incumbent: float,
+        slow: tuple[int, int] = (0, 0),
+        excess: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        """Record one pair of windows; one with an unusable score counts as equal.
 
-        A pair with an unusable score counts as equal: it proves nothing.
+        Args:
+            default: Score of the default's window, bytes/us.
+            incumbent: Score of the incumbent's.
+            slow: Their slow steps (default, incumbent), which do not count in the scores.
+            excess: Shares by which these would make the mean step longer.
         """
+        self._excess.append(excess)
         usable = default > 0 and incumbent > 0
         self.log_ratios.append(math.log(incumbent / default) if usable else 0.0)
         self._slow_default += slow[0]
@@ -160,7 +175,17 @@ class PairedTest:
         """Return the gain so far, with the best bounds of all pairs so far."""
         mean = shrunk(self.log_ratios) if self.pairs > 1 else 0.0
         low, high = min(self._low, mean), max(self._high, mean)
-        return Estimate(mean=mean, low=low, high=high)
+        return Estimate(mean=min(max(mean + self._of_slow_steps(), low), high), low=low, high=high)
+
+    def _of_slow_steps(self) -> float:
+        """Return what the slow steps add to the log-ratio, where they are a habit.
+
+        A few of them are chance: counting them in would only add noise.
+        """
+        if self._slow_default + self._slow_incumbent < HABIT:
+            return 0.0
+        default, incumbent = np.mean(self._excess, axis=0)
+        return math.log1p(float(default)) - math.log1p(float(incumbent))
 
     def certificate(self, trial_id: int) -> Certificate:
         """Return the result of the comparison for the incumbent ``trial_id``."""
@@ -238,7 +263,8 @@ class Comparison:
         default = self._readings[self.default.trial_id]
         incumbent = self._readings[self.incumbent.trial_id]
         slow = (default.slow_steps, incumbent.slow_steps)
-        self.test.add(default=default.score, incumbent=incumbent.score, slow=slow)
+        excess = (default.slow_excess, incumbent.slow_excess)
+        self.test.add(default=default.score, incumbent=incumbent.score, slow=slow, excess=excess)
         return self.test.decision()
 
 

@@ -49,6 +49,7 @@ class Reading:
         slow_steps: Steps that were dropped as slow.
         spread: Robust standard deviation of one step's time, as a share of it.
         payload_spread: Standard deviation of the bytes of one step, as a share of them.
+        slow_us: Time of the steps that were dropped as slow.
     """
 
     steps: int
@@ -59,11 +60,20 @@ class Reading:
     slow_steps: int
     spread: float = 0.0
     payload_spread: float = 0.0
+    slow_us: float = 0.0
 
     @property
     def step_us(self) -> float:
         """Mean time of a scored step; infinite without one."""
         return self.duration_us / self.steps if self.steps else math.inf
+
+    @property
+    def slow_excess(self) -> float:
+        """Share by which the mean step is longer when the slow steps are counted in."""
+        if not self.steps or self.duration_us <= 0:
+            return 0.0
+        every = (self.duration_us + self.slow_us) / (self.steps + self.slow_steps)
+        return every / self.step_us - 1
 
     @property
     def exposed_share(self) -> float:
@@ -135,6 +145,7 @@ def read(records: Sequence[StepRecord]) -> Reading:
         exposed_us=sum(record.exposed_us for record in kept),
         score=score if math.isfinite(score) else 0.0,
         slow_steps=sum(record.count for record, drop in zip(records, slow, strict=True) if drop),
+        slow_us=sum(one.duration_us for one, drop in zip(records, slow, strict=True) if drop),
         spread=robust_deviation(times) / float(np.median(times)),
         payload_spread=payload_spread(records),
     )

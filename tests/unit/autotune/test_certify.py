@@ -155,6 +155,18 @@ def test_an_incumbent_with_more_slow_steps_is_not_certified():
     assert "slow steps" in test.certificate(1).reason
 
 
+def test_slow_steps_that_are_a_habit_count_in_the_claim():
+    """Both arms lose 0.1 to every tenth step: the faster one gains less than its typical step."""
+    chance, habit = PairedTest(), PairedTest()
+    for k in range(12):
+        noise = [0.8, 1.0, 1.25][k % 3]
+        chance.add(default=1.0, incumbent=2.0 * noise, excess=(0.1, 0.2))
+        habit.add(default=1.0, incumbent=2.0 * noise, slow=(1, 1), excess=(0.1, 0.2))
+    assert chance.estimate().gain == pytest.approx(1.0, abs=0.03)
+    assert habit.estimate().gain == pytest.approx(2 * 1.1 / 1.2 - 1, abs=0.03)
+    assert habit.estimate().low < habit.estimate().mean
+
+
 def test_orders_of_a_comparison_are_random_and_reproducible():
     default = Trial(trial_id=0, params=CommParams(), score=1.0)
     incumbent = Trial(trial_id=3, params=CommParams(cycle_time_ms=2), score=1.0)

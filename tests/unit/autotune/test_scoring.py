@@ -59,6 +59,13 @@ def test_one_very_long_step_does_not_change_the_score():
     assert (plain.slow_steps, spoilt.slow_steps) == (0, 1)
 
 
+def test_what_slow_steps_add_is_known():
+    reading = read(steps(*[10.0] * 9, 60.0))
+    assert reading.slow_steps == 1 and reading.slow_us == pytest.approx(60_000)
+    assert reading.slow_excess == pytest.approx(0.5)
+    assert DEFAULT.slow_excess == 0
+
+
 def test_slow_steps_that_are_a_habit_count():
     habit = [10, 20, 10] * 4
     assert read(steps(*habit)).score == pytest.approx(1000 / (sum(habit) / 12), rel=1e-9)
