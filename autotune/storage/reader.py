@@ -86,10 +86,23 @@ def read_log(path: str) -> LogView:
         raise LogError(f"{path}: cannot be read ({error})") from None
 
 
-def best_so_far(trials: Iterable[Trial]) -> Trial | None:
-    """Return the complete trial with the highest score, the earlier one of equals."""
+LUCK = 0.05
+"""The highest of a handful of equal settings' readings is easily so much above the others."""
+
+
+def best_so_far(trials: Iterable[Trial], *, default_first: bool = True) -> Trial | None:
+    """Return the complete trial with the highest score, the earlier one of equals.
+
+    Args:
+        trials: Of one run, by trial_id.
+        default_first: Trial 0 is the default, which is only beaten by a lead that is not luck:
+            ``LUCK`` above it. Logs of Horovod never hold the default.
+    """
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    return max(complete, key=lambda trial: trial.score, default=None)
+    best = max(complete, key=lambda trial: trial.score, default=None)
+    if best is None or not default_first or complete[0].trial_id != 0:
+        return best
+    return best if best.score > (1 + LUCK) * complete[0].score else complete[0]
 
 
 def _read_csv(path: str) -> LogView:
@@ -108,7 +121,7 @@ def _read_csv(path: str) -> LogView:
         path=path,
         kind="csv" if content.own else "horovod",
         trials=trials,
-        best=best or best_so_far(trials),
+        best=best or best_so_far(trials, default_first=content.own),
         finished=best is not None,
         run=stored.run if stored else None,
         certificate=stored.certificate if stored else None,

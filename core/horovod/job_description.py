@@ -88,6 +88,7 @@ def make_hello(
             noise=settings[prefix + "GAUSSIAN_PROCESS_NOISE"],
             budget=settings[prefix + "BUDGET"],
             seed=settings[prefix + "SEED"],
+            prior=settings[prefix + "PRIOR"],
         ),
         fixed=settings.fixed,
         inert={name: why for name, why in inert.items() if name not in settings.fixed},

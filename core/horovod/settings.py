@@ -134,6 +134,7 @@ VARIABLES: tuple[Variable, ...] = (
         parse=_real(_TUNER + "BUDGET", 0, 1, " (share of the time)"),
         default=0.05,
     ),
+    Variable(env=_TUNER + "PRIOR", parse=_switch(_TUNER + "PRIOR"), default=True),
     Variable(env=_TUNER + "SEED", parse=_whole(_TUNER + "SEED", 0, "any kind", 2**32 - 1)),
     Variable(
         env="HOROVOD_STALL_CHECK_DISABLE",

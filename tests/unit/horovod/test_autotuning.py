@@ -58,12 +58,14 @@ def test_hello_carries_settings_and_what_is_fixed() -> None:
     environ = {
         "HOROVOD_AUTOTUNE_LOG": "log.csv",
         "HOROVOD_AUTOTUNE_SEED": "4",
+        "HOROVOD_AUTOTUNE_PRIOR": "0",
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
     }
     hello = make_hello(read_settings(environ), topology(), inert_parameters(topology()), "Open MPI")
     assert (hello.csv_path, hello.db_path) == ("log.csv", None)
     assert (hello.settings.seed, hello.settings.noise, hello.settings.max_samples) == (4, 0.5, 20)
+    assert not hello.settings.prior
     assert hello.fixed == {"hierarchical_allreduce": False}
     assert list(hello.inert) == ["hierarchical_allgather"]
     assert hello.versions["mpi"] == "Open MPI"

@@ -48,6 +48,13 @@ def test_only_complete_trials_are_the_answer(make_trial) -> None:
     assert best_so_far(trials[1:2]) is None
 
 
+def test_a_lead_over_the_default_that_may_be_luck_does_not_count(make_trial) -> None:
+    trials = [make_trial(0, 100.0), make_trial(1, 104.0), make_trial(2, 103.0)]
+    assert best_so_far(trials) == trials[0]
+    assert best_so_far(trials, default_first=False) == trials[1]
+    assert best_so_far([*trials, make_trial(3, 108.0)]).trial_id == 3
+
+
 @pytest.mark.parametrize("damage", [b"", b"precious", b"SQLite format 3\0 and then nothing"])
 def test_a_damaged_database_does_not_hide_the_csv(
     tmp_path: Path, make_run, make_trial, damage: bytes
