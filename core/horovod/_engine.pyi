@@ -74,6 +74,22 @@ class StepRecord:
     epoch: int
     signature: int
 
+class Kind:
+    """What operations have in common that differ only in name, memory and shape."""
+
+    def __init__(
+        self,
+        *,
+        operation: str,
+        dtype: str,
+        reduce_op: str = "sum",
+        root_rank: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        named: bool = True,
+        process_set: int = 0,
+    ) -> None: ...
+
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
         """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
@@ -126,6 +142,14 @@ class Engine:
         the size of the set; min, max and product see the zeros, too); allgather, broadcast,
         alltoall and reducescatter fail on the other ranks, barrier does not wait for it.
         """
+
+    def start(
+        self, kind: Kind, name: str, input: int, output: int, shape: Sequence[int], /
+    ) -> int:
+        """**Local.** As ``enqueue``, in a quarter of its time."""
+
+    def finish(self, handle: int, /) -> None:
+        """**Local.** ``wait``, then ``release``, also of a failed operation."""
 
     def enqueue_group(
         self,

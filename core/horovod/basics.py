@@ -163,8 +163,11 @@ def engine() -> _engine.Engine:
         ValueError: ``init`` was not called.
         RuntimeError: This is a forked child.
     """
-    _refuse_forked()
-    return job().engine
+    running = _process.job
+    if running is None or _process.forked:
+        _refuse_forked()
+        running = job()
+    return running.engine
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

@@ -10,6 +10,7 @@
 #include "comm/choose.h"
 #include "comm/control/control.h"
 #include "comm/mpi/mpi_point_to_point.h"
+#include "common/errors.h"
 #include "common/log.h"
 #include "engine/engine.h"
 
@@ -87,6 +88,30 @@ int64_t enqueue(Engine& engine, const std::string& operation, std::string name,
   return engine.enqueue(std::move(entry));
 }
 
+// What operations have in common that differ only in name, memory and shape; made once.
+struct Kind {
+  Request request;
+};
+
+Kind make_kind(const std::string& operation, const std::string& dtype, const std::string& reduce_op,
+               int root_rank, double prescale, double postscale, bool named, int process_set) {
+  Kind kind{make_request(operation, reduce_op, root_rank, prescale, postscale, named, process_set)};
+  kind.request.dtype = data_type_from(dtype);
+  return kind;
+}
+
+// As `enqueue`. Keeps the interpreter's lock: the engine takes an operation in a microsecond, and
+// no thread of the engine needs that lock.
+int64_t start(Engine& engine, const Kind& kind, std::string name, std::uintptr_t input,
+              std::uintptr_t output, Shape shape) {
+  TensorEntry entry;
+  entry.request = kind.request;
+  entry.request.name = std::move(name);
+  entry.request.shape = std::move(shape);
+  set_memory(entry, input, output);
+  return engine.enqueue(std::move(entry));
+}
+
 // (name, input, output, shape, dtype)
 using Memory = std::tuple<std::string, std::uintptr_t, std::uintptr_t, Shape, std::string>;
 
@@ -118,6 +143,17 @@ void wait(Engine& engine, int64_t handle) {
     }
     if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
+}
+
+// `wait`, then `release`, also when the operation has failed; not when the wait is interrupted.
+void finish(Engine& engine, int64_t handle) {
+  try {
+    wait(engine, handle);
+  } catch (const EngineError&) {
+    engine.release(handle);
+    throw;
+  }
+  engine.release(handle);
 }
 
 // Memory of a result as Python's buffer protocol wants it: a memoryview keeps this object alive.
@@ -169,6 +205,11 @@ void bind_engine(py::module_& module) {
         return py::buffer_info(reinterpret_cast<unsigned char*>(buffer.data.get()), buffer.bytes);
       });
 
+  py::class_<Kind>(module, "Kind")
+      .def(py::init(&make_kind), py::kw_only(), "operation"_a, "dtype"_a, "reduce_op"_a = "sum",
+           "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0, "named"_a = true,
+           "process_set"_a = 0);
+
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, Unlocked())
@@ -176,6 +217,8 @@ void bind_engine(py::module_& module) {
            "shape"_a, "dtype"_a, "reduce_op"_a = "sum", "root_rank"_a = 0, "prescale"_a = 1.0,
            "postscale"_a = 1.0, "named"_a = true, "process_set"_a = 0,
            "splits"_a = std::vector<int64_t>{})
+      .def("start", &start)
+      .def("finish", &finish)
       .def("enqueue_group", &enqueue_group, "requests"_a, py::kw_only(), "operation"_a,
            "reduce_op"_a = "sum", "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0,
            "named"_a = true, "process_set"_a = 0)

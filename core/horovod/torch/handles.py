@@ -23,9 +23,10 @@ class Operation:
         handles: The engine's handles.
         kept: What must stay alive until it is complete: usually (input, output).
         finish: Returns the result once all of it is complete.
+        in_engine: The engine holds the result, which ``finish`` takes.
     """
 
-    __slots__ = ("engine", "finish", "handles", "kept")
+    __slots__ = ("engine", "finish", "handles", "in_engine", "kept")
 
     def __init__(
         self,
@@ -33,8 +34,10 @@ class Operation:
         handles: list[int],
         kept: tuple[Any, ...],
         finish: Callable[[Operation], Any],
+        in_engine: bool = True,
     ) -> None:
         self.engine = engine
+        self.in_engine = in_engine
         self.handles = handles
         self.kept = kept
         self.finish = finish
@@ -50,11 +53,19 @@ class Operation:
             HorovodInternalError: Some of it failed (the first error; the rest is complete, too).
         """
         first: _engine.EngineError | None = None
-        for handle in self.handles:
-            try:
-                self.engine.wait(handle)
-            except _engine.EngineError as error:
-                first = first or error
+        if self.in_engine:
+            for handle in self.handles:
+                try:
+                    self.engine.wait(handle)
+                except _engine.EngineError as error:
+                    first = first or error
+        else:
+            while self.handles:  # an interrupted wait leaves the rest
+                try:
+                    self.engine.finish(self.handles[0])
+                except _engine.EngineError as error:
+                    first = first or error
+                del self.handles[0]
         if first is not None:
             self.release()
             raise HorovodInternalError(str(first)) from None

@@ -93,9 +93,21 @@ def allreduce_async_(
     return _start(tensor, tensor, how)
 
 
-allreduce_ = synchronous(
-    "allreduce_", allreduce_async_, "Reduce ``tensor`` over all ranks in place and return it"
-)
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """**Collective.** Reduce ``tensor`` over all ranks in place and return it.
+
+    Arguments and errors as ``allreduce_async``; HorovodInternalError when the operation fails.
+    """
+    op = resolve_op(op, average)
+    return _run(tensor, tensor, How(name, op, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce_async(
@@ -200,10 +212,7 @@ def grouped_allreduce(
 def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
     """**Collective.** Return the reduction of ``tensor``, without autograd."""
     request.check(tensor)
-    result: torch.Tensor = synchronize(
-        _start(tensor, torch.empty_like(tensor, requires_grad=False), how)
-    )
-    return result
+    return _run(tensor, torch.empty_like(tensor, requires_grad=False), how)
 
 
 def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor]:
@@ -220,6 +229,19 @@ def _start(tensor: torch.Tensor, output: torch.Tensor, how: How) -> int:
         output,
         how.process_set,
         request.result_output,
+        reduce_op=ENGINE_NAMES[how.op],
+        prescale=how.prescale,
+        postscale=how.postscale,
+    )
+
+
+def _run(tensor: torch.Tensor, output: torch.Tensor, how: How) -> torch.Tensor:
+    return request.run_one(
+        "allreduce",
+        how.name,
+        tensor,
+        output,
+        how.process_set,
         reduce_op=ENGINE_NAMES[how.op],
         prescale=how.prescale,
         postscale=how.postscale,

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import torch
 
-from horovod import _engine, basics
+from horovod import _engine, autotuning, basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch import handles
@@ -27,6 +27,8 @@ DTYPES = {
 """{type: the engine's name for it}"""
 
 _unnamed: Counter[tuple[int, str]] = Counter()
+_kinds: dict[tuple[Any, ...], _engine.Kind] = {}
+_MOST_KINDS = 1000
 
 
 def check(tensor: torch.Tensor) -> str:
@@ -97,26 +99,31 @@ def start_one(
         ValueError: The request is refused.
         HorovodInternalError: A rank died or the engine was shut down.
     """
-    dtype = check(tensor)
     engine = basics.engine()
-    number = 0 if process_set is global_process_set else set_id(process_set)
+    handle = _start(engine, operation, name, tensor, output, process_set, how)
+    return handles.add(Operation(engine, [handle], (tensor, output), finish, output is None))
+
+
+def run_one(
+    operation: str,
+    name: str | None,
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    process_set: ProcessSet,
+    **how: Any,
+) -> torch.Tensor:
+    """**Collective.** As ``start_one``, then wait; return ``output``."""
+    engine = basics.engine()
+    handle = _start(engine, operation, name, tensor, output, process_set, how)
     try:
-        handle = engine.enqueue(
-            operation=operation,
-            name=f"{operation}.{name}" if name is not None else _next_name(operation, number),
-            input=tensor.data_ptr(),
-            output=0 if output is None else output.data_ptr(),
-            shape=tensor.shape,
-            dtype=dtype,
-            named=name is not None,
-            process_set=number,
-            **how,
-        )
-    except _engine.InvalidRequest as error:
-        raise _refused(error, operation, name, number) from None
+        engine.finish(handle)
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
-    return handles.add(Operation(engine, [handle], (tensor, output), finish))
+    except BaseException:
+        handles.abandon(Operation(engine, [handle], (tensor, output), result_output))
+        raise
+    autotuning.tick()
+    return output
 
 
 def start_group(
@@ -151,7 +158,7 @@ def start_group(
         raise _refused(error, kind, name, number) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
-    return handles.add(Operation(engine, numbers, (tensors, outputs), finish))
+    return handles.add(Operation(engine, numbers, (tensors, outputs), finish, outputs is None))
 
 
 def outputs_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -212,6 +219,61 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 def forget_names() -> None:
     """**Local.** Begin to count unnamed operations anew, after ``shutdown``."""
     _unnamed.clear()
+
+
+def _start(
+    engine: _engine.Engine,
+    operation: str,
+    name: str | None,
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    process_set: ProcessSet,
+    how: dict[str, Any],
+) -> int:
+    """Hand one tensor to the engine and return the engine's handle."""
+    dtype = check(tensor)
+    number = 0 if process_set is global_process_set else set_id(process_set)
+    if name is not None:
+        full_name = f"{operation}.{name}"
+    else:
+        full_name = _next_name(operation, number)
+    splits = how.pop("splits", None)
+    place = 0 if output is None else output.data_ptr()
+    try:
+        if splits is None:
+            kind = _kind(operation, dtype, number, name is not None, how)
+            return engine.start(kind, full_name, tensor.data_ptr(), place, tensor.shape)
+        return engine.enqueue(
+            operation=operation,
+            name=full_name,
+            input=tensor.data_ptr(),
+            output=place,
+            shape=tensor.shape,
+            dtype=dtype,
+            named=name is not None,
+            process_set=number,
+            splits=splits,
+            **how,
+        )
+    except _engine.InvalidRequest as error:
+        raise _refused(error, operation, name, number) from None
+    except _engine.EngineError as error:
+        raise HorovodInternalError(str(error)) from None
+
+
+def _kind(
+    operation: str, dtype: str, process_set: int, named: bool, how: dict[str, Any]
+) -> _engine.Kind:
+    """Return the engine's description of such operations, made once."""
+    key = (operation, dtype, process_set, named, *how.values())
+    kind = _kinds.get(key)
+    if kind is None:
+        if len(_kinds) >= _MOST_KINDS:  # factors that change from call to call
+            _kinds.clear()
+        kind = _kinds[key] = _engine.Kind(
+            operation=operation, dtype=dtype, process_set=process_set, named=named, **how
+        )
+    return kind
 
 
 def _next_name(kind: str, set_number: int) -> str:
