@@ -106,8 +106,17 @@ def allreduce_(
 
     Arguments and errors as ``allreduce_async``; HorovodInternalError when the operation fails.
     """
-    op = resolve_op(op, average)
-    return _run(tensor, tensor, How(name, op, prescale_factor, postscale_factor, process_set))
+    engine_op = ENGINE_NAMES[resolve_op(op, average)]
+    return request.run_reduction(
+        "allreduce",
+        name,
+        tensor,
+        tensor,
+        process_set,
+        engine_op,
+        prescale_factor,
+        postscale_factor,
+    )
 
 
 def grouped_allreduce_async(
@@ -212,7 +221,18 @@ def grouped_allreduce(
 def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
     """**Collective.** Return the reduction of ``tensor``, without autograd."""
     request.check(tensor)
-    return _run(tensor, torch.empty_like(tensor, requires_grad=False), how)
+    output = torch.empty_like(tensor, requires_grad=False)
+    engine_op = ENGINE_NAMES[how.op]
+    return request.run_reduction(
+        "allreduce",
+        how.name,
+        tensor,
+        output,
+        how.process_set,
+        engine_op,
+        how.prescale,
+        how.postscale,
+    )
 
 
 def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor]:
@@ -229,19 +249,6 @@ def _start(tensor: torch.Tensor, output: torch.Tensor, how: How) -> int:
         output,
         how.process_set,
         request.result_output,
-        reduce_op=ENGINE_NAMES[how.op],
-        prescale=how.prescale,
-        postscale=how.postscale,
-    )
-
-
-def _run(tensor: torch.Tensor, output: torch.Tensor, how: How) -> torch.Tensor:
-    return request.run_one(
-        "allreduce",
-        how.name,
-        tensor,
-        output,
-        how.process_set,
         reduce_op=ENGINE_NAMES[how.op],
         prescale=how.prescale,
         postscale=how.postscale,

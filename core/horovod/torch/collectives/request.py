@@ -104,16 +104,22 @@ def start_one(
     return handles.add(Operation(engine, [handle], (tensor, output), finish, output is None))
 
 
-def run_one(
+def run_reduction(
     operation: str,
     name: str | None,
     tensor: torch.Tensor,
     output: torch.Tensor,
     process_set: ProcessSet,
-    **how: Any,
+    reduce_op: str,
+    prescale: float,
+    postscale: float,
 ) -> torch.Tensor:
-    """**Collective.** As ``start_one``, then wait; return ``output``."""
+    """**Collective.** As ``start_one`` for a reduction, then wait; return ``output``.
+
+    The shortest way through Python: a loop over small tensors spends most of its time here.
+    """
     engine = basics.engine()
+    how = {"reduce_op": reduce_op, "prescale": prescale, "postscale": postscale}
     handle = _start(engine, operation, name, tensor, output, process_set, how)
     try:
         engine.finish(handle)
@@ -237,10 +243,9 @@ def _start(
         full_name = f"{operation}.{name}"
     else:
         full_name = _next_name(operation, number)
-    splits = how.pop("splits", None)
     place = 0 if output is None else output.data_ptr()
     try:
-        if splits is None:
+        if "splits" not in how:
             kind = _kind(operation, dtype, number, name is not None, how)
             return engine.start(kind, full_name, tensor.data_ptr(), place, tensor.shape)
         return engine.enqueue(
@@ -252,7 +257,6 @@ def _start(
             dtype=dtype,
             named=name is not None,
             process_set=number,
-            splits=splits,
             **how,
         )
     except _engine.InvalidRequest as error:
