@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ class Surface:
         gpu: Whether GPUs communicate.
         block: Consecutive steps of a trace that are resampled together.
         truth_of: The truth under a setting; slow, so ``truth`` remembers.
-        cells: Settings of the oracle's grid.
+        grid: Makes the settings of the oracle's grid, thousands; ``cells`` remembers them.
     """
 
     name: str
@@ -61,16 +62,23 @@ class Surface:
     size: int
     hosts: int
     truth_of: Callable[[CommParams], Truth]
-    cells: Sequence[CommParams]
+    grid: Callable[[], Sequence[CommParams]]
     gpu: bool = False
     block: int = 1
     _known: dict[CommParams, Truth] = field(default_factory=dict)
     _oracle: Truth | None = None
+    _cells: Sequence[CommParams] | None = None
 
     def truth(self, params: CommParams) -> Truth:
         if params not in self._known:
             self._known[params] = self.truth_of(params)
         return self._known[params]
+
+    @property
+    def cells(self) -> Sequence[CommParams]:
+        if self._cells is None:
+            self._cells = self.grid()
+        return self._cells
 
     @property
     def oracle(self) -> Truth:
@@ -181,7 +189,7 @@ def _simulated(
         hosts=hosts,
         truth_of=truth_of,
         gpu=cluster.ring,
-        cells=oracle_grid(len(elements), sum(step.sizes), hosts=hosts, gathers=gathers > 0),
+        grid=partial(oracle_grid, len(elements), sum(step.sizes), hosts=hosts, gathers=gathers > 0),
     )
 
 
@@ -223,7 +231,7 @@ def _measured(grid: grids.Grid) -> Surface:
         size=grid.about["hosts"] * grid.about["local_size"],
         hosts=grid.about["hosts"],
         truth_of=truth_of,
-        cells=settings,
+        grid=lambda: settings,
         block=grid.about["block"],
     )
 

@@ -28,7 +28,7 @@ def tiny() -> Surface:
         size=2,
         hosts=1,
         truth_of=lambda params: Truth(step_us=TIMES[params], exposed_us=50.0),
-        cells=list(TIMES),
+        grid=lambda: list(TIMES),
     )
 
 

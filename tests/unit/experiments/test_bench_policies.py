@@ -21,7 +21,7 @@ def flat_job(seed: int) -> Job:
         size=4,
         hosts=2,
         truth_of=lambda params: Truth(step_us=100.0, exposed_us=50.0),
-        cells=[CommParams()],
+        grid=lambda: [CommParams()],
     )
     return Job(surface=surface, rng=np.random.default_rng(seed))
 
