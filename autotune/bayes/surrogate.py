@@ -174,7 +174,7 @@ def _most_probable(
         away = (theta - centre) / spread
         return float(value) + 0.5 * float(away @ away), np.asarray(gradient) + away / spread
 
-    options = {"ftol": 1e-5, "maxfun": MOST_EVALUATIONS}
+    options = {"ftol": 1e-4, "maxfun": MOST_EVALUATIONS}
     found = minimize(penalised, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
     return found.x, float(found.fun)
 

@@ -17,7 +17,7 @@ from autotune.trial import CommParams, Sample, Trial
 from autotune.tuner import Tuner
 
 INERT = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
-OPERATIONS = [("allreduce", 150_000)] * 161
+OPERATIONS = [("allreduce", 525_000)] * 46
 TRAINING = 7
 
 Surface = Callable[[CommParams], float]

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from autotune.events import RunFinished
 from autotune.logkeeper import LogKeeper, fingerprint
 from autotune.protocol import Hello, Line
+from autotune.storage import read_log
 from autotune.storage.contract import Fresh
-from autotune.trial import CommParams, Trial
+from autotune.trial import CommParams, RunState, Trial
 
 HELLO = Hello(size=4, local_size=2, cross_size=2, host="h", pid=1, fixed={"cycle_time_ms": 2.0})
 TRIAL = Trial(trial_id=0, params=CommParams(), score=1.0)
@@ -19,7 +21,7 @@ class BrokenLogs:
         self.calls = 0
 
     def __getattr__(self, name: str):
-        def fail(*args: object) -> None:
+        def fail(*args: object, **more: object) -> None:
             self.calls += 1
             raise OSError(28, "No space left on device")
 
@@ -57,6 +59,30 @@ def test_a_removed_folder_does_not_end_the_job(tmp_path):
     keeper.take(TRIAL)
     assert len(keeper.complaints()) <= 1
     keeper.close()
+
+
+def test_a_job_that_is_tuned_again_replaces_its_result_once_that_is_final(tmp_path):
+    csv = tmp_path / "log.csv"
+    hello = Hello(csv_path=str(csv), size=2, local_size=2, cross_size=1, host="h", pid=1)
+    keeper = LogKeeper.open(hello)
+    operations = [("allreduce", 8)]
+    better = Trial(trial_id=1, params=CommParams(cycle_time_ms=2.0), score=2.0)
+    other = Trial(trial_id=1, params=CommParams(cycle_time_ms=5.0), score=3.0)
+
+    def run(best: Trial, *, retune: bool) -> None:
+        keeper.start(hello, operations, seed=1, retune=retune)
+        for event in (TRIAL, best):
+            keeper.take(event)
+        if retune:  # until the new result is final, the old one stands
+            assert read_log(str(csv)).answer() == better
+        keeper.take(RunFinished(state=RunState.DONE, best=best))
+        assert read_log(str(csv)).answer() == best and read_log(str(csv)).finished
+
+    run(better, retune=False)
+    run(other, retune=True)
+    assert keeper.complaints() == []
+    keeper.close()
+    assert read_log(str(csv)).answer() == other
 
 
 def test_messages_are_not_for_the_logs():

@@ -17,6 +17,7 @@ import pytest
 from autotune.events import RunFinished
 from autotune.protocol import (
     Apply,
+    Check,
     Done,
     Finish,
     Hello,
@@ -33,7 +34,7 @@ from autotune.protocol import (
 from autotune.service import EndOfInput, Service
 from autotune.space import PARAMETERS
 from autotune.storage import read_log
-from autotune.trial import CommParams, RunState
+from autotune.trial import CommParams, RunState, TrialState
 
 OPERATIONS = (("allreduce", 150_000),) * 161
 PATIENCE_S = 30.0
@@ -168,6 +169,21 @@ def test_killed_while_tuning_it_resumes_and_repeats_nothing(runtime, tmp_path):
     settings = [row.rsplit(",", 1)[0] for row in rows[1:-1]]
     assert len(settings) == len(set(settings)) == 7
     assert read_log(str(csv)) is not None
+
+
+def test_a_setting_with_wrong_results_is_given_up_and_logged_as_rejected(runtime, tmp_path):
+    """Case T15, over the pipe."""
+    csv = tmp_path / "log.csv"
+    service = runtime(csv_path=str(csv))
+    service.greet()
+    service.train(until=lambda: service.job.epoch > 0)
+    epoch, wrong = service.job.epoch, service.job.params
+    service.send(Check(epoch=epoch, name="grad.1", ok=False, worst_error=0.5))
+    service.train(until=lambda: len(service.of(Progress)) >= 3)
+    assert service.end() == 0
+    assert "wrong result of 'grad.1'" in service.texts()
+    states = {trial.params: trial.state for trial in read_log(str(csv)).trials}
+    assert states[wrong] is TrialState.REJECTED
 
 
 def test_the_logs_are_served_before_a_parent_that_is_gone():
