@@ -1,5 +1,5 @@
 # make setup | demo | test | test-unit | test-engine | test-parallel | test-e2e | test-cluster | test-gpu
-#      test-sites | lint | format | clean
+#      test-sites | sanitize | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -18,7 +18,7 @@ ENGINE_SOURCES := $(shell find csrc core/build_backend -name '*.cc' -o -name '*.
 	-o -name '*.cmake' -o -name '*.py')
 
 .PHONY: setup demo test lint format clean
-.PHONY: test-sites test-unit test-engine test-parallel test-e2e test-cluster test-gpu
+.PHONY: sanitize test-sites test-unit test-engine test-parallel test-e2e test-cluster test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -52,6 +52,10 @@ test-unit test-engine test-parallel test-e2e test-cluster test-gpu: test-%: setu
 # Not part of `make test`: builds and installs the package once per MPI (see tests/sites).
 test-sites: setup
 	timeout 1800 $(BIN)/python -m pytest tests/sites -q
+
+# Not part of `make test`: see tests/README.md.
+sanitize: setup
+	$(BIN)/python tests/tiers/sanitize.py
 
 format: setup
 	$(BIN)/ruff check -q --fix-only . && $(BIN)/ruff format .

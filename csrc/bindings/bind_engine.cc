@@ -183,6 +183,14 @@ py::tuple drain_steps(Engine& engine) {
   return py::make_tuple(py::cast(std::move(records)), py::cast(std::move(signatures)));
 }
 
+py::list drain_checks(Engine& engine) {
+  py::list checks;
+  for (const CheckRecord& check : engine.drain_checks()) {
+    checks.append(py::make_tuple(check.epoch, check.name, check.ok(), check.worst_error));
+  }
+  return checks;
+}
+
 py::dict counters(Engine& engine) {
   const Counters c = engine.counters();
   return py::dict(
@@ -239,6 +247,7 @@ void bind_engine(py::module_& module) {
       .def("release", &Engine::release, "handle"_a, Unlocked())
       .def("end_step", &Engine::end_step, "explicit"_a = true, Unlocked())
       .def("drain_steps", &drain_steps)
+      .def("drain_checks", &drain_checks)
       .def("pause_steps", &Engine::pause_steps, "paused"_a, Unlocked())
       .def("propose", &Engine::propose, "epoch"_a, "params"_a, Unlocked())
       .def("start_timeline", &Engine::start_timeline, "path"_a, "mark_cycles"_a = false, Unlocked())

@@ -36,8 +36,13 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
   if (!transport) return {std::make_unique<SelfCommunicator>(), nullptr};
   const int rank = transport->rank();
   const HostMap map(host_of_rank);
-  if (map.hosts() == 1) return {choose_local(transport, progress), nullptr, transport};
-  Communicators chosen{std::make_unique<P2pCommunicator>(transport, progress), nullptr, transport};
+  Communicators chosen{nullptr, nullptr, transport,
+                       std::make_unique<P2pCommunicator>(transport, progress)};
+  if (map.hosts() == 1) {
+    chosen.flat = choose_local(std::move(transport), progress);
+    return chosen;
+  }
+  chosen.flat = std::make_unique<P2pCommunicator>(transport, progress);
   if (map.hosts() == transport->size()) return chosen;
   const auto subset = [&](std::vector<int> ranks) {
     return std::make_shared<SubsetPointToPoint>(transport, std::move(ranks));

@@ -14,8 +14,9 @@ struct Communicators {
   std::unique_ptr<Communicator> flat;
   // nullptr where two levels cannot matter: one host, or one rank on every host.
   std::unique_ptr<Communicator> hierarchical;
-  // The ranks of `flat`; nullptr where it has one rank.
+  // The ranks of `flat`, and messages between them without anything else; nullptr with one rank.
   std::shared_ptr<PointToPoint> transport = nullptr;
+  std::unique_ptr<Communicator> plain = nullptr;
 };
 
 // Shared memory among the ranks of a host where it has some, else messages (with one line that says

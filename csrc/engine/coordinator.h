@@ -12,6 +12,9 @@
 // training step that no earlier operation belonged to, i.e. between two steps, and at the same
 // place on every rank.
 //
+// The first step of every epoch is not scored, so its time does not matter: there the coordinator
+// picks one result that all ranks check.
+//
 // Rank r *joins* when it has nothing more to contribute. From then on tensors become ready without
 // it; their responses are sent in full and not remembered, so that r can take part with zeros. When
 // the last rank has joined, all go on as before.
@@ -82,6 +85,7 @@ class Coordinator {
     int64_t bytes = 0;
     int64_t step = 0;
     uint64_t group = 0;
+    bool check = false;                    // whether its result is right is looked at
     TimePoint since;                       // announced by the first rank
     TimePoint ready;                       // announced by the last rank
     std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
@@ -105,6 +109,7 @@ class Coordinator {
   Response response_from_cache(int64_t slot) const;
   ResponseList take_run(bool with_change);
   void remember(Ready& ready);
+  void choose_check(Ready& ready);
   void apply_change(ResponseList& list);
   void name_items_of(const std::vector<int64_t>& evicted_slots);
   bool change_is_due() const;
@@ -127,6 +132,12 @@ class Coordinator {
   std::optional<std::string> shutdown_reason_;
   int64_t last_step_ = -1;    // of the operations sent so far
   int64_t newest_step_ = -1;  // of the operations announced so far
+  // In the first step of every epoch one result is checked, another one each time.
+  int64_t checked_step_ = -1;    // whose check is still to come
+  int64_t checked_place_ = 0;    // of the one to check among the checkable ones of the step
+  int64_t checks_ = 0;           // chosen so far
+  int64_t counted_step_ = -1;    // the newest one in which checkable ones were counted
+  int64_t checkable_count_ = 0;  // in it
   uint64_t lists_sent_ = 0;
   std::chrono::nanoseconds skew_{0};
   TimePoint skew_counted_until_{};

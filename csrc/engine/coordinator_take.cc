@@ -4,6 +4,7 @@
 
 #include "engine/coordinator.h"
 #include "engine/fusion.h"
+#include "engine/result_check.h"
 
 namespace autotune {
 
@@ -30,6 +31,7 @@ ResponseList Coordinator::take_run(bool with_change) {
   std::vector<Ready> run;
   while (!ready_.empty() && !change_is_due()) {
     last_step_ = std::max(last_step_, ready_.front().step);
+    choose_check(ready_.front());
     run.push_back(std::move(ready_.front()));
     ready_.pop_front();
   }
@@ -47,6 +49,9 @@ ResponseList Coordinator::take_run(bool with_change) {
     for (size_t i = 1; i < group.size(); ++i) {
       response.items.push_back(std::move(run[group[i]].response.items[0]));
     }
+    for (size_t i = 0; i < group.size(); ++i) {
+      if (run[group[i]].check) response.check = static_cast<int32_t>(i);
+    }
     list.responses.push_back(std::move(response));
   }
   ++lists_sent_;
@@ -58,6 +63,20 @@ void Coordinator::add_skew(TimePoint since, TimePoint ready) {
   const TimePoint begin = std::max(since, skew_counted_until_);
   if (ready > begin) skew_ += ready - begin;
   skew_counted_until_ = std::max(skew_counted_until_, ready);
+}
+
+// Of sets with rank 0 only: it reports the result.
+void Coordinator::choose_check(Ready& ready) {
+  if (!is_checkable(ready.response)) return;
+  const ProcessSet* set = sets_.find(ready.response.process_set);
+  if (set == nullptr || set->size() == 1 || !set->contains(0)) return;
+  if (ready.step > counted_step_) {
+    counted_step_ = ready.step;
+    checkable_count_ = 0;
+  }
+  ready.check = ready.step == checked_step_ && checkable_count_ == checked_place_;
+  if (ready.check) checked_step_ = -1;
+  ++checkable_count_;
 }
 
 void Coordinator::remember(Ready& ready) {
@@ -74,6 +93,9 @@ void Coordinator::remember(Ready& ready) {
 
 void Coordinator::apply_change(ResponseList& list) {
   proposal_->first_step = ready_.front().step;
+  checked_step_ = proposal_->first_step;
+  checked_place_ =
+      checks_++ % std::max<int64_t>(checkable_count_, 1);  // as many as the step before
   list.change = proposal_;
   params_ = proposal_->params;
   proposal_.reset();

@@ -255,6 +255,11 @@ void Engine::drain_steps(std::vector<StepRecord>& records,
   steps_.drain(Clock::now(), records, signatures);
 }
 
+std::vector<CheckRecord> Engine::drain_checks() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(checks_, {});
+}
+
 void Engine::propose(uint64_t epoch, const Params& params) {
   if (rank_ != 0) throw InvalidRequest("only rank 0 may propose parameters");
   std::lock_guard lock(mutex_);

@@ -54,6 +54,15 @@ struct EngineOptions {
   bool disable_group_fusion = false;  // groups fuse only within themselves; the same on all ranks
 };
 
+// One result that was checked; see result_check.h.
+struct CheckRecord {
+  uint64_t epoch;
+  std::string name;
+  double worst_error;  // in units of the tolerance
+
+  bool ok() const { return worst_error <= 1; }
+};
+
 class Engine {
  public:
   Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> control,
@@ -91,6 +100,9 @@ class Engine {
   void start_timeline(const std::string& path, bool mark_cycles);
   void stop_timeline() { timeline_.stop(); }
   void backward(bool begins) { timeline_.backward(begins); }
+
+  // Rank 0 only: the results that were checked since the last call, over all ranks.
+  std::vector<CheckRecord> drain_checks();
 
   // Rank 0 only: change the parameters on all ranks between two steps.
   void propose(uint64_t epoch, const Params& params);
@@ -135,6 +147,7 @@ class Engine {
   void add_set(int32_t id, const ProcessSet& set);
   void remove_set(int32_t id);
   void complete(const Work& work);
+  void add_check(const Work& work, double worst_error);
 
   // engine_thread.cc: the engine's own thread; when things go wrong
   void run();
@@ -182,6 +195,7 @@ class Engine {
   std::optional<std::pair<uint64_t, Params>> proposal_;
   StepTracker steps_;
   Counters counters_;
+  std::vector<CheckRecord> checks_;
   bool shutdown_requested_ = false;
   std::string closed_reason_;  // not empty: no more operations
   Clock::time_point thread_wakes_at_ = Clock::time_point::max();

@@ -45,7 +45,9 @@ bool Engine::exchange() {
   const bool heard = !frames_.empty();
   handle_frames();
   if (coordinator_ && !stopped_) {
-    stalls_.check(*coordinator_, Clock::now());
+    for (const std::string& text : stalls_.check(*coordinator_, Clock::now())) {
+      log(LogLevel::warning, text);
+    }
     send_and_process(coordinator_->take());
   }
   return heard || !own.empty();
@@ -214,7 +216,8 @@ void Engine::perform(const Work& work) {
     if (!moves_data(response.operation)) {
       agree(work);
     } else if (takes_part) {
-      executor_.run(work, params_);
+      const double worst_error = executor_.run(work, params_);
+      if (worst_error >= 0 && rank_ == 0) add_check(work, worst_error);
     }
   }
   if (takes_part) complete(work);
@@ -282,6 +285,13 @@ void Engine::remove_set(int32_t id) {
     each = in_flight_.erase(each);
   }
   done_changed_.notify_all();
+}
+
+void Engine::add_check(const Work& work, double worst_error) {
+  constexpr size_t most = 1024;  // where nobody drains, the newest are of no use
+  const std::string& name = work.entries[static_cast<size_t>(work.response->check)]->request.name;
+  std::lock_guard lock(mutex_);
+  if (checks_.size() < most) checks_.push_back({epoch_, track_name(name), worst_error});
 }
 
 void Engine::complete(const Work& work) {

@@ -7,6 +7,7 @@
 
 #include "comm/p2p/adasum.h"
 #include "common/reduce.h"
+#include "engine/result_check.h"
 
 namespace autotune {
 
@@ -74,10 +75,22 @@ void Executor::add_set(int32_t id, const ProcessSet& set, Communicators communic
   sets_[id] = {set.ranks, std::move(communicators), std::move(progress)};
 }
 
-void Executor::run(const Work& work, const Params& params) {
+double Executor::run(const Work& work, const Params& params) {
+  const Response& response = *work.response;
+  const Set& set = sets_.at(response.process_set);
+  if (response.check < 0 || !set.communicators.plain) {
+    move(set, work, params);
+    return -1;
+  }
+  const auto place = static_cast<size_t>(response.check);
+  ResultCheck check(response, response.items[place], *work.entries[place]);
+  move(set, work, params);
+  return check.worst_error(*set.communicators.plain);
+}
+
+void Executor::move(const Set& set, const Work& work, const Params& params) {
   const Response& response = *work.response;
   const Entries& entries = work.entries;
-  const Set& set = sets_.at(response.process_set);
   ++counters_.responses;
   counters_.operations += static_cast<int64_t>(entries.size());
   if (entries.size() > 1) counters_.fused_tensors += static_cast<int64_t>(entries.size());

@@ -61,9 +61,10 @@ class Executor {
   void add_set(int32_t id, const ProcessSet& set, Communicators communicators, Progress progress);
   void remove_set(int32_t id) { sets_.erase(id); }
 
-  // Move the data of one response that is no error; `params` are in force on all ranks. Throws
+  // Move the data of one response that is no error; `params` are in force on all ranks. Returns the
+  // worst error (see result_check.h) where the response asks for a check, else -1. Throws
   // EngineError when a rank died on the way.
-  void run(const Work& work, const Params& params);
+  double run(const Work& work, const Params& params);
 
   Counters& counters() { return counters_; }
 
@@ -81,6 +82,7 @@ class Executor {
     }
   };
 
+  void move(const Set& set, const Work& work, const Params& params);
   void allreduce(const Response& response, const Entries& entries, Communicator& communicator,
                  const Set& set);
   void reduce(const Response& response, Communicator& communicator, const Set& set);

@@ -125,6 +125,7 @@ void put_response(Writer& out, const Response& response) {
   out.put(response.postscale);
   out.put(response.process_set);
   out.put(response.step);
+  out.put(response.check);
   out.put_text(response.error);
   out.put(static_cast<uint32_t>(response.items.size()));
   for (const ResponseItem& item : response.items) put_item(out, item);
@@ -140,6 +141,7 @@ Response get_response(Reader& in) {
   response.postscale = in.get<double>();
   response.process_set = in.get<int32_t>();
   response.step = in.get<int64_t>();
+  response.check = in.get<int32_t>();
   response.error = in.get_text();
   const auto count = in.get<uint32_t>();
   for (uint32_t i = 0; i < count; ++i) response.items.push_back(get_item(in));

@@ -84,7 +84,8 @@ struct Response {
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t process_set = 0;
-  int64_t step = 0;  // join: the newest training step of all ranks
+  int64_t step = 0;    // join: the newest training step of all ranks
+  int32_t check = -1;  // the item whose result is to be checked (result_check.h); -1: none
   std::vector<ResponseItem> items;
   std::string error;  // not empty: the operation fails with this text on every rank
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/errors.h"
-#include "common/log.h"
 
 namespace autotune {
 
@@ -19,9 +18,9 @@ int64_t warnings_due(double age_s, double warning_s) {
 
 }  // namespace
 
-void StallInspector::check(const Coordinator& coordinator, TimePoint now) {
-  if (!enabled() || !coordinator.has_pending()) return;
-  if (now - last_check_ < interval) return;
+std::vector<std::string> StallInspector::check(const Coordinator& coordinator, TimePoint now) {
+  std::vector<std::string> warnings;
+  if (!enabled() || !coordinator.has_pending() || now - last_check_ < interval) return warnings;
   const Seconds since_last = now - last_check_;
   last_check_ = now;
   const double shortest = shutdown_s_ > 0 ? std::min(shutdown_s_, warning_s_) : warning_s_;
@@ -29,9 +28,10 @@ void StallInspector::check(const Coordinator& coordinator, TimePoint now) {
     const double age_s = stalled.age.count();
     if (shutdown_s_ > 0 && age_s >= shutdown_s_) throw EngineError(text_of(stalled));
     if (warnings_due(age_s, warning_s_) > warnings_due(age_s - since_last.count(), warning_s_)) {
-      log(LogLevel::warning, text_of(stalled));
+      warnings.push_back(text_of(stalled));
     }
   }
+  return warnings;
 }
 
 std::string StallInspector::text_of(const Stalled& stalled) const {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "engine/coordinator.h"
 
@@ -18,8 +19,9 @@ class StallInspector {
   bool enabled() const { return warning_s_ > 0; }
   // How often `check` wants to be called while something is pending.
   static constexpr std::chrono::milliseconds interval{250};
-  // Logs warnings; throws EngineError for a tensor that has waited for the shutdown time.
-  void check(const Coordinator& coordinator, TimePoint now);
+  // Returns the warnings that are due; throws EngineError for a tensor that has waited for the
+  // shutdown time.
+  std::vector<std::string> check(const Coordinator& coordinator, TimePoint now);
 
  private:
   std::string text_of(const Stalled& stalled) const;

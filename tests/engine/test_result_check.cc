@@ -1,0 +1,176 @@
+// Wrong results are seen: a communicator that spoils what it reduces, and honest ones.
+#include "engine/result_check.h"
+
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "check.h"
+#include "comm/hierarchical/hierarchical_communicator.h"
+#include "common/reduce.h"
+#include "engine_fixture.h"
+
+using namespace autotune;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A two-level path that is wrong in one element: it sums like a backend whose memory was resized
+// under it.
+class Wrong final : public Communicator {
+ public:
+  explicit Wrong(std::unique_ptr<Communicator> right) : right_(std::move(right)) {}
+  int rank() const override { return right_->rank(); }
+  int size() const override { return right_->size(); }
+  bool gathers() const override { return true; }  // so that every tensor is a span of its own
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
+                 double postscale) override {
+    right_->allreduce(spans, type, op, prescale, postscale);
+    for (const Span& span : spans) {
+      if (span.count > 0) combine(span.output, span.output, span.output, 1, type, ReduceOp::sum);
+    }
+  }
+  void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override {
+    right_->allgather(blocks, bytes_per_rank);
+    // Last rank's last byte, on one rank only.
+    int64_t bytes = 0;
+    for (int64_t each : bytes_per_rank) bytes += each;
+    if (rank() == 1) static_cast<char*>(blocks)[bytes - 1] ^= 1;
+  }
+  void broadcast(void* data, int64_t bytes, int root_rank) override {
+    right_->broadcast(data, bytes, root_rank);
+  }
+
+ private:
+  std::unique_ptr<Communicator> right_;
+};
+
+// Engines on two hosts, whose two-level path is wrong.
+void with_wrong_hierarchy(const std::function<void(Engine&)>& body) {
+  constexpr int size = 3;
+  auto mail = std::make_shared<Mail>(size);
+  Rendezvous rendezvous;
+  run_ranks(size, [&](int rank) {
+    std::vector<std::unique_ptr<Connection>> connections;
+    if (rank == 0) {
+      connections = rendezvous.accept_all(size, 20s);
+    } else {
+      connections.push_back(connect_to(rendezvous.address(), rank, 20s));
+    }
+    const auto honest =
+        communicator_factory(std::make_shared<ThreadPointToPoint>(mail, rank), {0, 0, 1});
+    Engine engine({}, std::make_unique<ControlPlane>(rank, size, std::move(connections)),
+                  [&](const std::vector<int>& ranks, const Progress& progress) {
+                    Communicators chosen = honest(ranks, progress);
+                    chosen.hierarchical = std::make_unique<Wrong>(std::move(chosen.hierarchical));
+                    return chosen;
+                  });
+    body(engine);
+    engine.shutdown(10s);
+  });
+}
+
+TensorEntry floats(const std::string& name, std::vector<float>& data) {
+  TensorEntry entry;
+  entry.request.name = name;
+  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.input = entry.output = data.data();
+  return entry;
+}
+
+Params params_with(bool hierarchical) {
+  Params params;
+  params.hierarchical_allreduce = params.hierarchical_allgather = hierarchical;
+  return params;
+}
+
+// One step of three reductions and one gathering.
+void step(Engine& engine) {
+  std::mt19937 random(static_cast<unsigned>(engine.rank()));
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> data;
+  for (size_t length : {1, 100, 5000}) {
+    std::vector<float> values(length);
+    for (float& x : values) x = normal(random) * 1e3f;
+    data.push_back(std::move(values));
+  }
+  std::vector<int64_t> handles;
+  for (size_t i = 0; i < data.size(); ++i) {
+    handles.push_back(engine.enqueue(floats("t" + std::to_string(i), data[i])));
+  }
+  std::vector<float> rows(static_cast<size_t>(engine.rank()) + 1, 1.0f);
+  TensorEntry entry = floats("g", rows);
+  entry.request.operation = Operation::allgather;
+  handles.push_back(engine.enqueue(std::move(entry)));
+  for (int64_t handle : handles) wait(engine, handle);
+  engine.end_step(true);
+}
+
+}  // namespace
+
+TEST(wrong_results_of_a_setting_are_seen_and_right_ones_are_right) {
+  with_wrong_hierarchy([](Engine& engine) {
+    step(engine);
+    for (uint64_t epoch = 1; epoch <= 8; ++epoch) {
+      if (engine.rank() == 0) engine.propose(epoch, params_with(epoch % 2 == 0));
+      for (int i = 0; i < 3; ++i) step(engine);
+    }
+    const auto checks = engine.drain_checks();
+    if (engine.rank() != 0) {
+      CHECK(checks.empty());
+      return;
+    }
+    CHECK_EQUAL(checks.size(), size_t{8});
+    std::set<std::string> names;
+    for (const CheckRecord& check : checks) {
+      CHECK_EQUAL(check.ok(), check.epoch % 2 == 1);
+      names.insert(check.name);
+    }
+    CHECK_EQUAL(names.size(), size_t{4});  // another one each time
+    CHECK(engine.drain_checks().empty());
+  });
+}
+
+TEST(honest_backends_pass_in_every_type_and_operation) {
+  with_engines(3, {}, [](Engine& engine) {
+    uint64_t epoch = 0;
+    for (DataType type : {DataType::uint8, DataType::int32, DataType::int64, DataType::float16,
+                          DataType::bfloat16, DataType::float32, DataType::float64}) {
+      for (ReduceOp op :
+           {ReduceOp::average, ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+        if (engine.rank() == 0) engine.propose(++epoch, params_with(true));
+        std::vector<double> values(300), memory(300);
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = std::sin(double(i) + engine.rank()) * 50;
+        }
+        std::vector<float> single(values.begin(), values.end());
+        if (type == DataType::float64) {
+          memory = values;
+        } else if (type == DataType::float16 || type == DataType::bfloat16) {
+          convert(memory.data(), type, single.data(), DataType::float32, 300);
+        } else if (type == DataType::float32) {
+          std::copy(single.begin(), single.end(), reinterpret_cast<float*>(memory.data()));
+        } else {
+          for (size_t i = 0; i < values.size(); ++i) {
+            reinterpret_cast<uint8_t*>(memory.data())[i] = static_cast<uint8_t>(i * 7);
+          }
+          memory.resize(300);
+        }
+        TensorEntry entry;
+        entry.request.name = "x";
+        entry.request.dtype = type;
+        entry.request.reduce_op = op;
+        entry.request.shape = {type == DataType::int32 ? 70 : type == DataType::int64 ? 30 : 300};
+        entry.request.prescale = 0.5;
+        entry.request.postscale = op == ReduceOp::product ? 1e-3 : 3.0;
+        entry.input = entry.output = memory.data();
+        wait(engine, engine.enqueue(std::move(entry)));
+        engine.end_step(true);
+      }
+    }
+    if (engine.rank() != 0) return;
+    const auto checks = engine.drain_checks();
+    CHECK(checks.size() > 30);
+    for (const CheckRecord& check : checks) CHECK(check.ok());
+  });
+}
