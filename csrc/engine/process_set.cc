@@ -14,11 +14,10 @@ ProcessSetTable::ProcessSetTable(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   add(0, std::move(ranks));
-  global_ = &sets_.at(0);
 }
 
 const ProcessSet* ProcessSetTable::find(int32_t id) const {
-  if (id == 0) return global_;
+  if (id == 0) return &global();
   const auto found = sets_.find(id);
   return found == sets_.end() ? nullptr : &found->second;
 }

@@ -22,7 +22,7 @@ class ProcessSetTable {
  public:
   explicit ProcessSetTable(int size);
 
-  const ProcessSet& global() const { return *global_; }
+  const ProcessSet& global() const { return sets_.begin()->second; }
   // nullptr when there is none.
   const ProcessSet* find(int32_t id) const;
   // Id of the set of exactly these (sorted) ranks, or -1.
@@ -32,8 +32,7 @@ class ProcessSetTable {
   const std::map<int32_t, ProcessSet>& all() const { return sets_; }
 
  private:
-  std::map<int32_t, ProcessSet> sets_;
-  const ProcessSet* global_;
+  std::map<int32_t, ProcessSet> sets_;  // 0 is the smallest id and always there
 };
 
 }  // namespace autotune
