@@ -180,8 +180,8 @@ class Apply:
 def is_beyond(change: Apply, record: StepRecord) -> bool:
     """Return whether ``record`` is a step of ``change`` that waited longer than its limit."""
     limit = change.limit_us
-    same = record.epoch == change.epoch and record.count == 1
-    return limit is not None and same and record.exposed_us > limit
+    same = record.epoch == change.epoch and record.count > 0
+    return limit is not None and same and record.exposed_us > limit * record.count
 
 
 @dataclass(frozen=True, kw_only=True)

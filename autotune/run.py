@@ -163,7 +163,7 @@ class Run:
         search = self.search
         if record.epoch != task.window.epoch:
             return False
-        if record.count == 1 and record.exposed_us > task.limit_us:
+        if record.exposed_us > task.limit_us * record.count:
             return True
         excess = step_us(record) - search.default.step_us
         if excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess:

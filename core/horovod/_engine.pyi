@@ -73,6 +73,7 @@ class StepRecord:
     exposed_us: float
     epoch: int
     signature: int
+    samples: int
 
 class Kind:
     """What operations have in common that differ only in name, memory and shape."""
@@ -220,6 +221,9 @@ class Engine:
 
     def pause_steps(self, paused: bool) -> None:
         """**Local.** While paused, steps are recorded with signature 0 (never scored)."""
+
+    def add_samples(self, count: int) -> None:
+        """**Local.** The training step in progress is of ``count`` samples more."""
 
     def drain_checks(self) -> list[tuple[int, str, bool, float]]:
         """**Rank 0 only.** Results that were checked since the last call: (epoch, name, whether

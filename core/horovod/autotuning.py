@@ -324,15 +324,27 @@ def tick() -> None:
     _session.tick()
 
 
-def step() -> None:
+def step(samples: int | None = None) -> None:
     """End a training step, in scripts without a DistributedOptimizer. **Local**, every rank alike.
 
-    Does nothing in a job with a wrapped optimizer: that one ends the steps.
+    In a job with a wrapped optimizer that one ends the steps; there, call this before its
+    ``step()``, and only to say how many samples it is of.
+
+    Args:
+        samples: Samples (or tokens) of the step on this rank. Where batches or sequences vary in
+            size, the tuner then compares samples per second; rank 0's numbers count.
 
     Raises:
-        ValueError: ``hvd.init()`` was not called.
+        ValueError: ``hvd.init()`` was not called, or ``samples`` is not a positive whole number.
     """
-    basics.engine()
+    engine = basics.engine()
+    if samples is not None:
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            raise ValueError(
+                f"hvd.autotune.step: samples: expected a positive whole number, got {samples!r} "
+                f"(rank {basics.rank()} of {basics.size()})"
+            )
+        engine.add_samples(samples)
     if not _steps.exists:
         _session.end_step()
 

@@ -249,6 +249,7 @@ void bind_engine(py::module_& module) {
       .def("drain_steps", &drain_steps)
       .def("drain_checks", &drain_checks)
       .def("pause_steps", &Engine::pause_steps, "paused"_a, Unlocked())
+      .def("add_samples", &Engine::add_samples, "count"_a, Unlocked())
       .def("propose", &Engine::propose, "epoch"_a, "params"_a, Unlocked())
       .def("start_timeline", &Engine::start_timeline, "path"_a, "mark_cycles"_a = false, Unlocked())
       .def("stop_timeline", &Engine::stop_timeline, Unlocked())

@@ -63,7 +63,8 @@ void bind_values(py::module_& module) {
       .def_readonly("payload_bytes", &StepRecord::payload_bytes)
       .def_readonly("exposed_us", &StepRecord::exposed_us)
       .def_readonly("epoch", &StepRecord::epoch)
-      .def_readonly("signature", &StepRecord::signature);
+      .def_readonly("signature", &StepRecord::signature)
+      .def_readonly("samples", &StepRecord::samples);
 
   module.def("mpi_library", &mpi_library_path);
   module.def("mpi_library_version", &mpi_library_version);

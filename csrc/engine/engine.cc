@@ -249,6 +249,11 @@ void Engine::pause_steps(bool paused) {
   steps_.set_paused(paused);
 }
 
+void Engine::add_samples(int64_t count) {
+  std::lock_guard lock(mutex_);
+  steps_.add_samples(count);
+}
+
 void Engine::drain_steps(std::vector<StepRecord>& records,
                          std::vector<std::pair<int64_t, OperationSizes>>& signatures) {
   std::lock_guard lock(mutex_);

@@ -93,6 +93,7 @@ class Engine {
   // Steps; see steps.h. True when `drain_steps` is worth calling.
   bool end_step(bool is_explicit);
   void pause_steps(bool paused);
+  void add_samples(int64_t count);
   void drain_steps(std::vector<StepRecord>& records,
                    std::vector<std::pair<int64_t, OperationSizes>>& signatures);
 

@@ -96,6 +96,7 @@ void StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
   record.duration_us = std::chrono::duration<double, std::micro>(now - step_start_).count();
   record.payload_bytes = payload_bytes_;
   record.exposed_us = exposed_us_;
+  record.samples = samples_;
   record.epoch = epoch_first_step <= step_ ? epoch : -1;
   // 53 bits: exact in JSON and SQLite everywhere; 0 is kept for paused steps.
   record.signature = paused_ ? 0 : static_cast<int64_t>((mix(hash_) >> 11) | 1);
@@ -108,6 +109,7 @@ void StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
   step_start_ = now;
   exposed_us_ = 0;
   payload_bytes_ = 0;
+  samples_ = 0;
   hash_ = 0;
   operations_.clear();
   names_.clear();
@@ -122,6 +124,7 @@ void StepTracker::append(const StepRecord& record) {
       last.duration_us += record.duration_us;
       last.payload_bytes += record.payload_bytes;
       last.exposed_us += record.exposed_us;
+      last.samples += record.samples;
       return;
     }
   }

@@ -28,6 +28,7 @@ struct StepRecord {
   double exposed_us = 0;
   int64_t epoch = 0;
   int64_t signature = 0;
+  int64_t samples = 0;  // 0: the script does not say
 };
 
 using OperationSizes = std::vector<std::pair<std::string, int64_t>>;  // (operation, bytes)
@@ -61,6 +62,8 @@ class StepTracker {
   // Before an operation is queued: true when it begins a new step (then call `end` first).
   bool begins_step(const Request& request);
   void add_operation(const Request& request);
+  // The script says so of the step in progress.
+  void add_samples(int64_t count) { samples_ += count; }
   void add_exposed(std::chrono::duration<double, std::micro> time) { exposed_us_ += time.count(); }
 
   // The step ends now; `epoch` has been in force since step `epoch_first_step`.
@@ -86,6 +89,7 @@ class StepTracker {
   TimePoint last_drain_{};
   double exposed_us_ = 0;
   int64_t payload_bytes_ = 0;
+  int64_t samples_ = 0;
   uint64_t hash_ = 0;
   OperationSizes operations_;
   std::unordered_set<std::string> names_;

@@ -120,6 +120,25 @@ TEST(a_step_that_an_epoch_does_not_cover_whole_belongs_to_none) {
   CHECK_EQUAL(records[1].epoch, int64_t{3});
 }
 
+TEST(samples_belong_to_the_step_in_progress_and_add_up_when_steps_merge) {
+  Feed feed;
+  for (int64_t samples : {32, 0, 48}) {
+    feed.tracker.add_operation(request("a", 3));
+    feed.tracker.add_samples(samples);
+    feed.tracker.end(feed.now += 2ms, 0, 0);
+  }
+  const auto records = feed.drain();
+  CHECK_EQUAL(records.size(), 3u);
+  CHECK_EQUAL(records[0].samples, 32);
+  CHECK_EQUAL(records[1].samples, 0);
+  CHECK_EQUAL(records[2].samples, 48);
+  for (int i = 0; i < 4; ++i) {
+    feed.tracker.add_samples(5);
+    feed.tracker.end(feed.now += 100us, 0, 0);
+  }
+  CHECK_EQUAL(feed.drain()[0].samples, 20);
+}
+
 TEST(short_steps_are_merged_until_a_millisecond_and_lose_nothing) {
   StepTracker tracker{StepTracker::TimePoint{}};
   tracker.set_explicit();

@@ -40,7 +40,8 @@ def main(behaviour: str, path: str) -> None:
                 if behaviour == "garbage":
                     sys.stdout.buffer.write(b"what?\n")
                     sys.stdout.buffer.flush()
-                say(protocol.Apply(epoch=1, params=TRIED, incumbent=BEST))
+                limit = 1e-3 if behaviour == "limit" else None
+                say(protocol.Apply(epoch=1, params=TRIED, incumbent=BEST, limit_us=limit))
                 if behaviour == "die" and sum(r.epoch == 1 for r in message.records):
                     sys.exit(3)
                 if behaviour == "done":

@@ -81,6 +81,15 @@ def test_steps_and_settings_go_both_ways(
 
 
 @pytest.mark.usefixtures("two_ranks")
+def test_a_setting_under_which_a_step_waits_too_long_is_taken_back(fake: Fake) -> None:
+    """By the runtime itself: this service never does."""
+    fake("limit")
+    train(lambda: hvd.autotune.status().epoch >= 2)
+    assert hvd.autotune.params()["fusion_threshold_bytes"] == 65_536
+    assert hvd.autotune.status().epoch == 2
+
+
+@pytest.mark.usefixtures("two_ranks")
 def test_done_stays_in_force_on_every_rank(fake: Fake, rank: int) -> None:
     fake("done")
     train(lambda: hvd.autotune.status().epoch == 2)
