@@ -194,6 +194,9 @@ class Session:
         for number, operations in signatures:
             message = protocol.Signature(signature=number, operations=tuple(operations))
             self._service.send(protocol.encode(message))
+        for epoch, name, ok, worst in self._engine.drain_checks():
+            check = protocol.Check(epoch=epoch, name=name, ok=ok, worst_error=worst)
+            self._service.send(protocol.encode(check))
         if records:
             steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))
             self._take_back(steps)

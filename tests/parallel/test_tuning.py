@@ -90,6 +90,22 @@ def test_a_setting_under_which_a_step_waits_too_long_is_taken_back(fake: Fake) -
 
 
 @pytest.mark.usefixtures("two_ranks")
+def test_a_result_of_every_setting_is_checked_and_told(fake: Fake, rank: int) -> None:
+    heard = fake("apply")
+    train(lambda: hvd.autotune.status().epoch == 1)
+    for _ in range(20):
+        hvd.allreduce(torch.ones(1000), name="t")
+        hvd.autotune.step()
+        time.sleep(0.01)
+    hvd.shutdown()
+    if rank == 0:
+        checks = read(heard, protocol.Check)
+        assert checks and all(check.ok for check in checks)
+        assert 1 in {check.epoch for check in checks}
+    hvd.init()
+
+
+@pytest.mark.usefixtures("two_ranks")
 def test_done_stays_in_force_on_every_rank(fake: Fake, rank: int) -> None:
     fake("done")
     train(lambda: hvd.autotune.status().epoch == 2)
