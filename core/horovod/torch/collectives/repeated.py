@@ -6,8 +6,6 @@ gradient to the engine.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from horovod import _engine, basics
@@ -25,43 +23,42 @@ class RepeatedAllreduce:
         how: Name, reduction, factors and process set.
     """
 
-    __slots__ = ("_dtype", "_process_set", "_request", "_shape")
+    __slots__ = ("_dtype", "_how", "_kind", "_name", "_number")
 
     def __init__(self, how: How) -> None:
-        self._process_set = how.process_set
+        self._how = how
+        self._name = f"allreduce.{how.name}"
         self._dtype: torch.dtype | None = None
-        self._shape: torch.Size | None = None
-        self._request: dict[str, Any] = {
-            "operation": "allreduce",
-            "name": f"allreduce.{how.name}",
-            "named": True,
-            "reduce_op": ENGINE_NAMES[how.op],
-            "prescale": how.prescale,
-            "postscale": how.postscale,
-        }
+        self._number: int | None = None
+        self._kind: _engine.Kind
 
     def start(self, tensor: torch.Tensor) -> int:
         """**Collective.** As ``allreduce_async_``; returns the script's handle."""
-        if tensor.dtype is not self._dtype or tensor.shape != self._shape:
+        number = self._how.process_set.process_set_id
+        if tensor.dtype is not self._dtype or number != self._number:
             self._prepare(tensor)
         elif not (tensor.is_cpu and tensor.is_contiguous()):
             request.check(tensor)
         engine = basics.engine()
         address = tensor.data_ptr()
-        number = self._process_set.process_set_id
-        if number is None:
-            number = request.set_id(self._process_set)
         try:
-            handle = engine.enqueue(
-                input=address, output=address, process_set=number, **self._request
-            )
+            handle = engine.start(self._kind, self._name, address, address, tensor.shape)
         except _engine.InvalidRequest as error:
             raise ValueError(str(error)) from None
         except _engine.EngineError as error:
             raise HorovodInternalError(str(error)) from None
-        return handles.add(Operation(engine, [handle], (tensor, tensor), request.result_output))
+        kept = tensor, tensor
+        return handles.add(Operation(engine, [handle], kept, request.result_output, False))
 
     def _prepare(self, tensor: torch.Tensor) -> None:
-        self._request["dtype"] = request.check(tensor)
-        self._request["shape"] = self._shape = tensor.shape
+        how = self._how
+        self._number = request.set_id(how.process_set)
+        self._kind = _engine.Kind(
+            operation="allreduce",
+            dtype=request.check(tensor),
+            process_set=self._number,
+            reduce_op=ENGINE_NAMES[how.op],
+            prescale=how.prescale,
+            postscale=how.postscale,
+        )
         self._dtype = tensor.dtype
