@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "experiments" / "tuner_bench"
-SURFACES = ("resnet50 10G", "vgg16 10G", "gpt2 25G", "bert-base nvlink", "narrow-resnet50 1G")
+SURFACES = ("vgg16 25G", "vgg16 10G", "gpt2 25G", "bert-base nvlink", "narrow-resnet50 1G")
 RUNS = 10
 
 Runs = Sequence[dict[str, str]]
