@@ -27,14 +27,12 @@ OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
-}
-# Python and PyTorch never free what lives as long as the process; Open MPI's memory hooks (libucm)
-# replace functions that the sanitizer replaces, too.
-OPTIONS_IN_PYTHON = {
-    "ASAN_OPTIONS": "detect_leaks=0",
+    # Open MPI's memory hooks (libucm) replace functions that the sanitizers replace, too.
     "UCX_MEM_MMAP_HOOK_MODE": "none",
     "OMPI_MCA_memory": "^patcher",
 }
+# Python and PyTorch never free what lives as long as the process.
+OPTIONS_IN_PYTHON = {"ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def main(names: list[str]) -> int:
