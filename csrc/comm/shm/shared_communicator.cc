@@ -92,8 +92,10 @@ void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType
   Plan plan = plan_for(stream, type, slices);
   plan.op = op == ReduceOp::average ? ReduceOp::sum : op;
   plan.prescale = prescale;
+  // Without a barrier of its own it must not turn to the parity that others may still read.
+  if (plan.rounds == 0) return;
   int parity = next_parity();
-  if (plan.rounds > 0) copy_in(plan, 0, parity);
+  copy_in(plan, 0, parity);
   for (int64_t round = 0; round < plan.rounds; ++round) {
     barrier();
     reduce_own_slice(plan, round, parity);
