@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,20 @@ def summarise(runs: Runs) -> dict[str, Any]:
         "lost_allowed_max": quantile(column(runs, "lost_allowed"), 1.0),
         "lost_allowed_over": int((column(runs, "lost_allowed") > 0.05).sum()),
     }
-    return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in result.items()}
+    return {name: _rounded(value) for name, value in result.items()}
+
+
+def _rounded(value: float | int) -> float | int | None:
+    """Return a float to four digits; None (JSON has no NaN) for what no run says."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else float(f"{value:.4g}")
+
+
+def _clear_steps(s: Mapping[str, Any]) -> str:
+    if s["clear_steps_median"] is None:
+        return "no such run"
+    return f"{s['clear_steps_median']:.0f} ({s['clear_relative_steps_median']:.2f})"
 
 
 COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
@@ -59,10 +73,7 @@ COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("search trials", lambda s: f"{s['trials_median']:.0f}"),
     ("certificate windows", lambda s: f"{s['windows_median']:.0f}"),
     ("steps to the end", lambda s: f"{s['steps_median']:.0f}"),
-    (
-        "gain >= 10 %: steps (over 600 or 30 s)",
-        lambda s: f"{s['clear_steps_median']:.0f} ({s['clear_relative_steps_median']:.2f})",
-    ),
+    ("gain >= 10 %: steps (over 600 or 30 s)", _clear_steps),
     (
         "regret, median and 90 %",
         lambda s: f"{s['regret_median']:.1%}, {s['regret_p90']:.1%}",
