@@ -79,6 +79,7 @@ class Session:
         self._start: dict[str, Any] = {}
         self._incumbent: Mapping[str, Any] | None = None
         self._limited: protocol.Apply | None = None
+        self._final_epoch = 0
         self._epoch = 0
         self._next_pump = 0.0
 
@@ -213,7 +214,7 @@ class Session:
         except ProtocolError as error:
             self._lose(f"broke the protocol: {error}")
         if service.broken and self._service is service:
-            if self.state == "done":
+            if self.state == "done" and self._epoch == self._final_epoch:
                 self._service = None
                 service.close()
             else:
@@ -238,7 +239,7 @@ class Session:
                 self._progress.show(text)
             case protocol.Done():
                 self.state, self.text = "done", message.text
-                self._incumbent = message.params
+                self._incumbent, self._final_epoch = message.params, message.epoch
                 self._propose(message.epoch, message.params)
                 self._progress.line(message.text)
             case _:
