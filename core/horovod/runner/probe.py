@@ -22,6 +22,9 @@ print(json.dumps([_engine.mpi_library(), _engine.mpi_library_version()]))
 """
 
 
+NAMES = ("mpirun", "mpiexec")
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineBuild:
     """What the engine says about itself.
@@ -70,8 +73,10 @@ def find_mpirun(library: str, path: str | None = None) -> Path | None:
         for name in (Path(library).absolute(), Path(library).resolve()):
             folders += [folder / "bin" for folder in list(name.parents)[:4]]
     places = [*map(str, folders), os.environ.get("PATH", "") if path is None else path]
+    # Intel's mpirun is a script: it would take our signals instead of the program that it runs.
+    hydra = () if "libmpi.so.40" in library else ("mpiexec.hydra",)
     for place in places:
-        found = shutil.which("mpirun", path=place) or shutil.which("mpiexec", path=place)
+        found = next(filter(None, (shutil.which(n, path=place) for n in (*hydra, *NAMES))), None)
         if found:  # as /usr/bin/mpirun: Open MPI makes a prefix of the path, and "/" is none
             return Path(found).parent.resolve() / Path(found).name
     return None
