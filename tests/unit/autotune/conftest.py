@@ -194,5 +194,9 @@ def job():
 
 @pytest.fixture
 def tuner():
-    """Factory: a tuner of a job on one host with two ranks."""
-    return new_tuner
+    """Factory: a tuner of a job on one host with two ranks; a short one, unless told otherwise."""
+
+    def make(seed: int = 0, **settings: object) -> Tuner:
+        return new_tuner(seed, **({"max_samples": 9} | settings))
+
+    return make
