@@ -265,10 +265,11 @@ def _watch(job: RunningJob, size: int, start_timeout_s: float | None) -> list[in
 def _late(started: set[int], size: int, limit_s: float, *, ends: bool) -> str:
     missing = [rank for rank in range(size) if rank not in started]
     shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    then = "More time: --start-timeout" if ends else "The job goes on waiting; a limit: --start-timeout"
+    then = "More time" if ends else "The job goes on waiting; a limit"
     return (
         f"after {limit_s:g} s {len(missing)} of {size} ranks have not started (rank {shown}): "
-        f"are all hosts reachable (ssh HOST true) and is this Python installed there? {then}"
+        f"are all hosts reachable (ssh HOST true) and is this Python installed there? {then}: "
+        "--start-timeout"
     )
 
 
