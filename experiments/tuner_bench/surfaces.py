@@ -255,12 +255,13 @@ def shrunk(settings: Sequence[CommParams], traces: Sequence[FloatArray]) -> Floa
 
     A minimum over many noisy cells is mostly luck. So log midmeans are shrunk towards a sum of
     effects (threshold, cycle time, booleans; thresholds apart for each level of the hierarchy),
-    the more the less the cells' own scatter lets be believed of their distance to it.
+    the more the less the scatter of all cells lets be believed of their distance to it.
 
     Source: James and Stein (1961), Estimation with quadratic loss, in its usual empirical form.
     """
     values = np.log([midmean(trace) for trace in traces])
-    errors = np.array([1.2 * _scatter(trace) / math.sqrt(len(trace)) for trace in traces])
+    scatter = _scatter(traces)  # of all cells: a few samples say little of their own scatter
+    errors = np.array([1.2 * scatter / math.sqrt(len(trace)) for trace in traces])
     design = _effects(settings)
     fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
     left = values - fitted
@@ -271,10 +272,14 @@ def shrunk(settings: Sequence[CommParams], traces: Sequence[FloatArray]) -> Floa
     return result
 
 
-def _scatter(trace: FloatArray) -> float:
-    """Return the robust standard deviation of the log times."""
-    logs = np.log(trace)
-    return 1.4826 * float(np.median(np.abs(logs - np.median(logs)))) + 1e-3
+def _scatter(traces: Sequence[FloatArray]) -> float:
+    """Return the robust standard deviation of log times around their cells' midmeans."""
+    left = [
+        np.log(trace / midmean(trace)) * math.sqrt(len(trace) / max(1, len(trace) - 1))
+        for trace in traces
+    ]
+    pooled = np.concatenate(left)
+    return 1.4826 * float(np.median(np.abs(pooled - np.median(pooled)))) + 1e-4
 
 
 def _effects(settings: Sequence[CommParams]) -> FloatArray:
