@@ -144,9 +144,7 @@ class Engine:
         alltoall and reducescatter fail on the other ranks, barrier does not wait for it.
         """
 
-    def start(
-        self, kind: Kind, name: str, input: int, output: int, shape: Sequence[int], /
-    ) -> int:
+    def start(self, kind: Kind, name: str, input: int, output: int, shape: Sequence[int], /) -> int:
         """**Local.** As ``enqueue``, in a quarter of its time."""
 
     def finish(self, handle: int, /) -> None:
