@@ -15,6 +15,9 @@ FAR = 2.0
 """Steps beyond this multiple of what is typical for their setting are charged as typical ones."""
 ADVANCE_STEPS = 200
 """A job is taken to last at least so many steps: what they may lose can be spent before them."""
+PLANNED = 0.85
+"""Part of the budget that is planned with: the default's own step time is only known so well, and
+steps that are on their way when a trial is given up cost, too."""
 STOP_RATIO = 5.0
 """A step slower than the default by this factor ends a trial in the runtime itself, at once."""
 STEPS_BEFORE_STOP = {STOP_RATIO: 1.0, 1.5: 4.0, 1.3: 6.0, 1.15: 8.0}
@@ -64,8 +67,9 @@ def charge_us(records: Sequence[StepRecord], default_us: float) -> float:
 class Account:
     """Books every training step against the default.
 
-    ``allowance_us = share x (time of all steps under the default) - time lost``, where a job counts
-    as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay back.
+    ``allowance_us = PLANNED x share x (time of all steps under the default) - time lost``, where a
+    job counts as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay
+    back.
 
     Attributes:
         steps: Training steps booked.
@@ -108,7 +112,7 @@ class Account:
     def allowance_us(self) -> float:
         """Time that exploring may still lose; negative: overdrawn."""
         steps = max(self.steps, ADVANCE_STEPS)
-        return self._share * self._default_us * steps - self.lost_us
+        return PLANNED * self._share * self._default_us * steps - self.lost_us
 
     @property
     def allowance_steps(self) -> float:

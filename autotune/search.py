@@ -20,7 +20,9 @@ from autotune.warmup import steps_per_sample
 
 WORTH_LOOKING = 0.005
 """Exploring ends when the next trial is expected to gain less than this."""
-WORTH_READING = 0.004
+NOISE_PER_TRIAL = 8.0
+"""... or less than this part of one window's noise: that much cannot be told apart anyway."""
+WORTH_READING = 0.005
 """Further readings of the best settings end when another one is expected to gain less than this."""
 FEWEST_TRIALS = 6
 REREAD_EVERY = 5
@@ -34,6 +36,8 @@ REREADS_KEPT = 4
 DEFAULT_READINGS_USED = 4
 PAIRED_READINGS_USED = 2
 MOST_CONTENDER_READINGS = 4
+LOUD = 0.04
+"""Noise of one window from which on twice as many readings are spent on the choice."""
 NOISE_RANGE = (0.003, 0.2)
 
 
@@ -200,7 +204,8 @@ class Search:
         count, proposal = len(self.trials), self.plan.proposal
         if proposal is None or count >= self._most:
             return True
-        return count >= FEWEST_TRIALS and proposal.improvement < WORTH_LOOKING
+        worth = max(WORTH_LOOKING, self._optimizer.noise / NOISE_PER_TRIAL)
+        return count >= FEWEST_TRIALS and proposal.improvement < worth
 
     @property
     def wants_default(self) -> bool:
@@ -216,7 +221,10 @@ class Search:
 
     def contender(self) -> Trial | None:
         """Return a trial that is worth another reading before the best one is chosen, or None."""
-        if self._contender_readings >= MOST_CONTENDER_READINGS:
+        most = MOST_CONTENDER_READINGS
+        if self._optimizer.noise > LOUD:
+            most *= 2
+        if self._contender_readings >= most:
             return None
         for params, improvement in self._optimizer.rivals():
             if improvement < WORTH_READING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,10 @@ WORST_RATIO = 10.0
 """Anything worse than a tenth of the best score is only "bad"."""
 KNEE = 0.25
 """Log scores are compressed from about here below the best: how bad would bend the surrogate."""
+OF_ITS_OWN = 0.03
+"""Standard deviation of what a setting has of its own: where readings decide which of the settings
+that were tried is the best, its neighbours count less than its own readings. The search does
+without: there is always something of its own to find, and it would never end."""
 PESSIMISM = 1.64
 """Standard deviations below the mean that a setting may turn out: one in twenty is worse."""
 
@@ -256,7 +260,8 @@ class BayesianOptimizer:
         one = copy.copy(self)
         if not self._prior_of_candidates:
             one._prior = None
-        return Mixture(one._readings(), one._hyper).posterior(*one._points(settings))
+        hyper = replace(one._hyper, cell_variance=OF_ITS_OWN**2)
+        return Mixture(one._readings(), hyper).posterior(*one._points(settings))
 
     def _next_design_point(self, taken: Sequence[CommParams]) -> CommParams | None:
         if len(set(taken)) >= 1 + len(self._design):

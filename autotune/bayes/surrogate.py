@@ -46,11 +46,15 @@ JITTER = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """The GP's constants, in units of log scores."""
+    """The GP's constants, in units of log scores.
+
+    ``cell_variance``: of what each setting has of its own, beside what is smooth.
+    """
 
     length_scales: FloatArray
     signal_variance: float
     noise_variance: float
+    cell_variance: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,16 @@ def matern52(a: FloatArray, b: FloatArray, length_scales: FloatArray) -> FloatAr
     difference = (a[:, None, :] - b[None, :, :]) / length_scales
     r = np.sqrt(5.0 * np.square(difference).sum(axis=2))
     result: FloatArray = (1.0 + r + r * r / 3.0) * np.exp(-r)
+    return result
+
+
+def covariance_of(a: FloatArray, b: FloatArray, hyper: Hyperparameters) -> FloatArray:
+    """Return the prior covariance ``(len(a), len(b))`` of the noise-free log scores."""
+    smooth = hyper.signal_variance * matern52(a, b, hyper.length_scales)
+    if hyper.cell_variance == 0:
+        return smooth
+    same = np.abs(a[:, None, :] - b[None, :, :]).max(axis=2) < 1e-9
+    result: FloatArray = smooth + hyper.cell_variance * same
     return result
 
 
@@ -222,14 +236,14 @@ class Surrogate:
         Source: Rasmussen and Williams (2006), algorithm 2.1, and eq. 2.41 and 2.42 for the weights.
         """
         known, hyper = self.readings, self.hyper
-        covariance = hyper.signal_variance * matern52(known.X, known.X, hyper.length_scales)
+        covariance = covariance_of(known.X, known.X, hyper)
         noise = hyper.noise_variance / known.shares + JITTER
         L = np.linalg.cholesky(covariance + np.diag(noise))
-        cross = hyper.signal_variance * matern52(known.X, points, hyper.length_scales)
+        cross = covariance_of(known.X, points, hyper)
         V = np.linalg.solve(L, cross)
         u = np.linalg.solve(L, known.values - self.location)
         mean: FloatArray = self.location + V.T @ u
-        variance = hyper.signal_variance - np.square(V).sum(axis=0)
+        variance = hyper.signal_variance + hyper.cell_variance - np.square(V).sum(axis=0)
         if prior is not None and known.prior.shape[1] > 0:
             more, extra = self._of_prior(L, V, u, prior)
             mean, variance = mean + more, variance + extra
@@ -258,7 +272,7 @@ class Surrogate:
         known, hyper = self.readings, self.hyper
         H = known.prior - known.prior.mean(axis=0)
         mean, std = WEIGHT_PRIOR
-        covariance = hyper.signal_variance * matern52(known.X, known.X, hyper.length_scales)
+        covariance = covariance_of(known.X, known.X, hyper)
         covariance += np.diag(hyper.noise_variance / known.shares + JITTER) + std**2 * H @ H.T
         L = np.linalg.cholesky(covariance)
         u = np.linalg.solve(L, known.values - self.location - mean * H.sum(axis=1))

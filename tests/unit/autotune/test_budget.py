@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.budget import ADVANCE_STEPS, STOP_RATIO, Account, charge_us, price_steps
+from autotune.budget import ADVANCE_STEPS, PLANNED, STOP_RATIO, Account, charge_us, price_steps
 from autotune.protocol import StepRecord
 from autotune.scoring import read
 
@@ -29,11 +29,11 @@ def account(steps: int = 100) -> Account:
 
 
 def test_default_steps_earn_the_allowance():
-    assert account(400).allowance_us == pytest.approx(0.05 * 400 * 10_000)
+    assert account(400).allowance_us == pytest.approx(PLANNED * 0.05 * 400 * 10_000)
 
 
 def test_a_young_job_may_spend_what_its_first_steps_will_earn():
-    assert account(10).allowance_us == pytest.approx(0.05 * ADVANCE_STEPS * 10_000)
+    assert account(10).allowance_us == pytest.approx(PLANNED * 0.05 * ADVANCE_STEPS * 10_000)
     assert account(10).allowance_steps == account(ADVANCE_STEPS).allowance_steps
 
 

@@ -156,3 +156,16 @@ def test_disagreeing_models_make_a_setting_uncertain():
     one = Mixture(known.under(0), typical(1)).posterior(GRID, rivals(GRID)[:, :1])[1]
     both = Mixture(known, typical(1)).posterior(GRID, rivals(GRID))[1]
     assert both[-1] > 1.5 * one[-1]
+
+
+def test_a_setting_with_something_of_its_own_stands_out_from_its_neighbours():
+    X = np.repeat([[0.45], [0.5], [0.55]], 6, axis=0)
+    values = np.repeat([0.0, 0.1, 0.0], 6)
+    known = Readings.of(X, values)
+    smooth = typical(1, 0.05)
+    own = dataclasses.replace(smooth, cell_variance=0.05**2)
+    at = np.array([[0.5], [0.45], [0.52]])
+    plain, _ = Surrogate(readings=known, hyper=smooth).posterior(at)
+    mean, std = Surrogate(readings=known, hyper=own).posterior(at)
+    assert mean[0] - mean[1] > 1.5 * (plain[0] - plain[1])
+    assert std[2] > std[0]  # what was not read may have something of its own, too
