@@ -104,6 +104,63 @@ def test_allgather_dimensions(rank: int, size: int) -> None:
     fails(lambda: hvd.allgather(torch.ones(shape), name="ad"), "allgather.ad")
 
 
+def test_alltoall_dimensions_and_type(rank: int, size: int) -> None:
+    tail = 4 if last(rank, size) else 3
+    fails(
+        lambda: hvd.alltoall(torch.ones(size, tail), name="a2"),
+        "alltoall.a2",
+        *("3", "on rank 0", "4", f"rank {size - 1}"),
+    )
+    shape = (size, 3, 1) if last(rank, size) else (size, 3)
+    fails(
+        lambda: hvd.alltoall(torch.ones(shape), name="a2"),
+        "alltoall.a2",
+        *(f"[{size}, 3] on rank 0", f"[{size}, 3, 1] on rank {size - 1}"),
+    )
+    dtype = torch.int16 if last(rank, size) else torch.uint8
+    fails(
+        lambda: hvd.alltoall(torch.ones(size, dtype=dtype), name="a2"),
+        "alltoall.a2",
+        *("uint8 on rank", "int16 on rank"),
+    )
+
+
+def test_reducescatter_shape_type_reduction_and_scales(rank: int, size: int) -> None:
+    other = last(rank, size)
+
+    def scatter(length: int = 4, dtype: torch.dtype = torch.float32, **how: object) -> None:
+        fails(
+            lambda: hvd.reducescatter(torch.ones(length, 3, dtype=dtype), name="rs", **how),
+            "reducescatter.rs",
+            *("on rank 0", f"on rank {size - 1}") if size == 2 else ("rank 0", f"{size - 1}"),
+            *words,
+        )
+
+    words = ["[4, 3]", "[5, 3]"]
+    scatter(length=5 if other else 4)
+    words = ["float32", "float64"]
+    scatter(dtype=torch.float64 if other else torch.float32)
+    words = ["average", "sum"]
+    scatter(op=hvd.Sum if other else hvd.Average)
+    words = ["1.5", "2.5"]
+    scatter(prescale_factor=2.5 if other else 1.5)
+    scatter(postscale_factor=2.5 if other else 1.5)
+
+
+def test_adasum_on_some_ranks_only(rank: int, size: int) -> None:
+    op = hvd.Adasum if last(rank, size) else hvd.Sum
+    fails(lambda: hvd.allreduce(torch.ones(3), op=op, name="ada"), "allreduce.ada", "sum", "adasum")
+
+
+def test_allgather_type(rank: int, size: int) -> None:
+    dtype = torch.bool if last(rank, size) else torch.bfloat16
+    fails(
+        lambda: hvd.allgather(torch.ones(2, dtype=dtype), name="at"),
+        "allgather.at",
+        *("bfloat16", "bool", "rank 0", f"{size - 1}"),
+    )
+
+
 def test_operation(rank: int, size: int) -> None:
     """One name, two operations: only possible below the torch API, which prefixes names."""
     from horovod import basics

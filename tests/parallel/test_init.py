@@ -81,6 +81,42 @@ def test_communicators_and_rank_lists(rank: int, size: int) -> None:
     works()
 
 
+@pytest.mark.usefixtures("two_ranks")
+def test_a_list_of_some_ranks_makes_a_job_of_them(rank: int, size: int) -> None:
+    """Those left out learn it at once; the others are numbered in the order of the list."""
+    from mpi4py import MPI
+
+    chosen = list(range(size - 1, 0, -1))
+    hvd.shutdown()
+    if rank in chosen:
+        hvd.init(comm=chosen)
+        assert (hvd.rank(), hvd.size()) == (size - 1 - rank, size - 1)
+        works()
+        assert hvd.allgather_object(rank) == chosen
+        hvd.shutdown()
+    else:
+        with pytest.raises(ValueError, match=r"init\(comm=.*rank 0 is not in the list"):
+            hvd.init(comm=chosen)
+        assert not hvd.is_initialized()
+    MPI.COMM_WORLD.Barrier()
+    hvd.init()
+    works()
+
+
+def test_what_scripts_left_behind_is_gone_after_a_restart(restart: Restart, size: int) -> None:
+    """Names in flight, numbers of unnamed operations, groups and sets are clean."""
+    for _ in range(3):
+        handles = [hvd.allreduce_async(torch.ones(2), name=name) for name in ("kept", None, None)]
+        handles.append(hvd.grouped_allreduce_async([torch.ones(2)] * 3, name="kept"))
+        if size > 1:
+            hvd.add_process_set([0])
+        hvd.synchronize(handles[2])
+        hvd.barrier()
+        restart({})
+        assert [hvd.synchronize(handle) for handle in handles] == [None] * 4
+        works()
+
+
 WRONG = [
     ("HOROVOD_FUSION_THRESHOLD", "64MB", "whole number of bytes"),
     ("HOROVOD_CYCLE_TIME", "abc", "number of ms"),

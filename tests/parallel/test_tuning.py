@@ -210,7 +210,13 @@ def test_paused_steps_are_not_scored(fake: Fake, rank: int) -> None:
 
 
 @pytest.mark.usefixtures("two_ranks")
-def test_restarts_with_tuning_on(fake: Fake) -> None:
-    for _ in range(5):
-        fake("apply")
-        train(lambda: hvd.autotune.status().epoch == 1)
+def test_restarts_with_tuning_on(fake: Fake, size: int) -> None:
+    """T13: 100 steps, shutdown, init, 5 steps; twenty times."""
+    for _ in range(20):
+        for steps in (100, 5):
+            fake("apply")
+            for i in range(steps):
+                total = hvd.allreduce(torch.full((1000,), float(i)), op=hvd.Sum, name="grad")
+                assert torch.equal(total, torch.full((1000,), float(i * size)))
+                hvd.autotune.step()
+            hvd.barrier()
