@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,14 +14,15 @@ import torch
 import horovod.torch as hvd
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # pytest's own: ranks clean up each other's old folders in /tmp
-    ignored = "ignore:.*ScandirIterator:pytest.PytestUnraisableExceptionWarning"
-    config.addinivalue_line("filterwarnings", ignored)
+def pytest_configure() -> None:
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         del os.environ[name]
     torch.set_num_threads(1)
     hvd.init()
+    # pytest removes old folders: not those of another rank, which does the same at this moment
+    folder = Path(tempfile.gettempdir()) / f"pytest-of-rank-{hvd.rank()}"
+    folder.mkdir(exist_ok=True)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
 
 
 def _abort(report: pytest.TestReport | pytest.CollectReport) -> None:
