@@ -17,20 +17,23 @@ TITLES = {"ours": "ours", "horovod": "Horovod's policy"}
 def figures(result: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of one run; the truth is the windows that took turns after tuning.
 
-    ``lost`` is cumulative time against the default's, as measured after tuning; steps beyond three
-    times their neighbours' median (another job on the machine) count as that median.
+    ``lost`` is cumulative time against the default's, as measured before and after tuning, evenly
+    changing in between; steps beyond three times their neighbours' median (another job on the
+    machine) count as that median.
     """
     middle = {name: statistics.median(values) for name, values in result["windows"].items()}
     ratios = sorted(
         d / f for d, f in zip(result["windows"]["default"], result["windows"]["final"], strict=True)
     )
     gain = statistics.median(ratios) - 1
-    lost = lost_curve(np.array(result["step_us"], dtype=float), 1000 * middle["default"])
+    ends = (1000 * result["before_ms"], 1000 * middle["default"])
+    lost = lost_curve(np.array(result["step_us"], dtype=float), ends)
     late = lost[LOST_FROM:] if len(lost) > LOST_FROM else lost[-1:]
     keys = ("finished", "trials", "certificate_windows", "steps", "claimed", "final", "ranks")
     return {
         **{key: result[key] for key in keys},
         "seconds": round(sum(result["step_us"]) / 1e6, 1),
+        "before_ms": round(result["before_ms"], 2),
         "default_ms": round(middle["default"], 2),
         "final_ms": round(middle["final"], 2),
         "gain": round(gain, 4),
@@ -41,16 +44,20 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lost_curve(step_us: np.ndarray, default_us: float) -> np.ndarray:
-    """Return the share of the default's time lost up to each step ``(n,)``."""
+def lost_curve(step_us: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+    """Return the share of the default's time lost up to each step ``(n,)``.
+
+    Args:
+        step_us: Times of the steps, in microseconds.
+        ends: A step under the default at their beginning and at their end.
+    """
     width = 11
     padded = np.pad(step_us, width // 2, mode="edge")
     middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1)
     fair = np.where(step_us > 3 * middle, middle, step_us)
-    excess: np.ndarray = np.cumsum(fair - default_us) / (
-        default_us * np.arange(1, len(step_us) + 1)
-    )
-    return excess
+    default = np.linspace(*ends, len(step_us))
+    share: np.ndarray = np.cumsum(fair - default) / np.cumsum(default)
+    return share
 
 
 def _line(policy: str, runs: Sequence[dict[str, Any]]) -> str:

@@ -27,6 +27,8 @@ from mpi4py import MPI
 import horovod.torch as hvd
 from autotune.trial import CommParams
 
+DEFAULT_STEPS = 30
+"""Steps under the default before a policy begins; ours takes them for its warm-up."""
 LOOK_EVERY = 20
 """Steps between two looks at whether the tuner is done."""
 
@@ -72,12 +74,12 @@ def main() -> None:
     hvd.init()
     job = LiveJob(make_workload(arguments.workload))
     result: dict[str, Any] = {"finished": True}
+    before = job.make(DEFAULT_STEPS)[DEFAULT_STEPS // 3 :]
+    job.step_us.clear()
     if arguments.policy == "ours":
         result = tune_ours(job, arguments.most_steps)
     elif arguments.policy == "horovod":
         result = tune_horovod(job, arguments.seed)
-    else:
-        job.make(20)
     steps, tuning_us = job.steps, list(job.step_us)
     final = CommParams.from_dict(MPI.COMM_WORLD.bcast(job.params.as_dict()))
     settings = {"default": CommParams(), "final": final}
@@ -92,6 +94,7 @@ def main() -> None:
             "hosts": hvd.cross_size(),
             "payload_bytes": job.payload_bytes,
             "steps": steps,
+            "before_ms": float(np.median(before)) / 1000,
             "step_us": [round(value) for value in tuning_us],
             "final": final.as_dict(),
             "windows": windows,
