@@ -106,6 +106,22 @@ def test_a_result_of_every_setting_is_checked_and_told(fake: Fake, rank: int) ->
 
 
 @pytest.mark.usefixtures("two_ranks")
+def test_the_script_says_how_many_samples_a_step_has(fake: Fake, rank: int) -> None:
+    heard = fake("apply")
+    for _ in range(50):
+        hvd.allreduce(torch.ones(1000), name="t")
+        hvd.autotune.step(samples=32)
+    with pytest.raises(ValueError, match="samples: expected a positive whole number, got 0"):
+        hvd.autotune.step(samples=0)
+    hvd.shutdown()
+    if rank == 0:
+        records = [one for message in read(heard, protocol.Steps) for one in message.records]
+        assert sum(one.count for one in records) == 50
+        assert all(one.samples == 32 * one.count for one in records)
+    hvd.init()
+
+
+@pytest.mark.usefixtures("two_ranks")
 def test_done_stays_in_force_on_every_rank(fake: Fake, rank: int) -> None:
     fake("done")
     train(lambda: hvd.autotune.status().epoch == 2)
