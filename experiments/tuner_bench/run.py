@@ -45,8 +45,8 @@ SHARES = {
     "bo15": 0.1,
     "random": 0.3,
 }
-"""Runs of each policy, of --runs; each surface gets one at least."""
-QUICK_RUNS = 80
+"""Runs of each policy, of --runs; a quarter of --runs at least, until each surface has one."""
+QUICK_RUNS = 60
 Task = tuple[str, str, int]
 """(policy, surface, seed)"""
 
@@ -55,7 +55,7 @@ def tasks(runs: int, policies: Sequence[str], names: Sequence[str]) -> list[Task
     """Return the runs: surfaces in turns, so that all get the same number (one more or less)."""
     result = []
     for policy in policies:
-        count = max(min(runs, len(names)), round(runs * SHARES[policy]))
+        count = max(min(runs // 4, len(names)), round(runs * SHARES[policy]), 1)
         result += [(policy, names[k % len(names)], k // len(names)) for k in range(count)]
     return result
 
