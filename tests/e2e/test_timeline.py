@@ -19,6 +19,22 @@ for step in range(20):
     hvd.allreduce(torch.ones(1000), name="x")
 """
 
+STEPS = 60
+MANY_TENSORS = """
+import sys, time, torch, horovod.torch as hvd
+hvd.init()
+tensors = [torch.ones(100) for _ in range(161)]
+start = time.monotonic()
+for step in range(int(sys.argv[2])):
+    handles = [hvd.allreduce_async(one, name=f"t.{n}") for n, one in enumerate(tensors)]
+    for handle in handles:
+        hvd.synchronize(handle)
+    hvd.autotune.step()
+if hvd.rank() == 0:
+    open(sys.argv[1], "w").write(str(time.monotonic() - start))
+hvd.shutdown()
+"""
+
 
 def analysed(commands: Commands, path: Path) -> dict:
     result = commands.run("autotune", "timeline", path, "--format", "json")
@@ -53,3 +69,20 @@ def test_a_folder_that_is_missing_costs_one_line_only(commands: Commands) -> Non
     job = commands.run(*commands.job(3), HOROVOD_TIMELINE="/no/such/folder/t.json")
     assert job.returncode == 0
     assert job.stderr.count("/no/such/folder/t.json") == 1
+
+
+def test_a_timeline_costs_no_multiple_of_the_jobs_time(commands: Commands) -> None:
+    """161 tensors a step; the fault that users reported was a factor of 200."""
+    path = commands.folder / "t.json"
+    seconds = {}
+    for name, environ in (("off", {}), ("on", {"HOROVOD_TIMELINE": str(path)})):
+        script = ["-c", MANY_TENSORS, commands.folder / name, str(STEPS)]
+        job = commands.run("horovodrun", "-np", "2", sys.executable, *script, **environ)
+        assert job.returncode == 0, job.stderr
+        seconds[name] = float((commands.folder / name).read_text())
+    content = analysed(commands, path)
+    assert content["whole"] and content["odd_events"] == content["dropped_events"] == 0
+    assert content["steps"]["count"] >= STEPS
+    assert {tensor["count"] for tensor in content["tensors"].values()} == {STEPS}
+    assert len(content["tensors"]) == 161
+    assert seconds["on"] < 5 * seconds["off"] + 1
