@@ -34,7 +34,11 @@ _COLOURS = {
     Phase.LAST_RANK: ("#d55e00", "#ee8434"),
     Phase.IDLE: ("#d9d9d9", "#4a4a4a"),
 }
-_RANK_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_RANK_COLOURS = (
+    ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    ("#56a8de", "#ee8434", "#3cc79d", "#dd9cc0", "#f0b63c", "#9bd4f5"),
+)  # light, dark
+_TITLE_LENGTH = 70
 _STYLE = "text{font:12px sans-serif}.title{font-size:15px}"
 
 
@@ -100,15 +104,22 @@ def _top(lengths: list[float]) -> float:
 def _panel(report: TimelineReport, bars: list[_Bar], top_us: float, late_us: float) -> list[str]:
     each = math.ceil(len(report.steps) / BARS)
     unit = "step" if each == 1 else f"{each} steps (mean)"
-    parts = [_text(_LEFT, 24, f"{report.path}: where each step's time goes", "title")]
+    parts = [_text(_LEFT, 24, f"{_short(report.path)}: where each step's time goes", "title")]
     parts += _legend(report)
     parts += _axis(_TOP, _HEIGHT, top_us)
     width = _PLOT_WIDTH / len(bars)
     for number, (phases, _, _) in enumerate(bars):
         parts += _stack(_LEFT + number * width, width * 0.86, phases, top_us)
     bottom = _TOP + _HEIGHT
-    parts.append(_text(_LEFT, bottom + 18, f"one bar: one {unit}, from left to right"))
+    cut = sum(sum(phases) > top_us for phases, _, _ in bars)
+    note = f"; longer than shown: {cut}" if cut else ""
+    parts.append(_text(_LEFT, bottom + 18, f"one bar: one {unit}, from left to right{note}"))
     return parts + _late_panel(bars, bottom + _GAP, width, late_us)
+
+
+def _short(path: str) -> str:
+    """Return the end of a path that is longer than the picture is wide."""
+    return path if len(path) <= _TITLE_LENGTH else "..." + path[-_TITLE_LENGTH:]
 
 
 def _stack(x: float, width: float, phases: list[float], top_us: float) -> list[str]:
@@ -182,5 +193,5 @@ def _theme(dark: int) -> str:
         f".grid{{stroke:{('#e5e5e5', '#3a3a3a')[dark]}}}",
     ]
     rules += [f".p{phase.value}{{fill:{_COLOURS[phase][dark]}}}" for phase in Phase]
-    rules += [f".r{number}{{fill:{colour}}}" for number, colour in enumerate(_RANK_COLOURS)]
+    rules += [f".r{number}{{fill:{colour}}}" for number, colour in enumerate(_RANK_COLOURS[dark])]
     return "".join(rules)

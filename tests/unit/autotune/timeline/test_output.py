@@ -94,6 +94,19 @@ def test_the_picture_is_svg_for_light_and_dark_with_a_bar_per_step(late: str, tm
         assert float(box.get("x", "0")) + float(box.get("width", "0")) <= 900
 
 
+def test_the_picture_says_how_many_bars_it_cuts_and_shortens_a_long_path(
+    recorder, tmp_path: Path
+) -> None:
+    for number in range(10):
+        recorder.operation(["x"], [(0, 0), (1, 1)], [1, 1, 1, 90_000 if number == 4 else 1000])
+    path, picture = tmp_path / ("f" * 100 + ".json"), tmp_path / "out.svg"
+    path.write_text(json.dumps(recorder.events))
+    assert main(["timeline", str(path), "--plot", str(picture)]) == 0
+    text = picture.read_text()
+    assert "from left to right; longer than shown: 1<" in text
+    assert f">...{'f' * 65}.json: where" in text
+
+
 def test_a_picture_that_cannot_be_written_is_one_line(capsys, late: str) -> None:
     assert main(["timeline", late, "--plot", "/no/such/folder/x.svg"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
