@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +126,8 @@ def turns(ours: int, horovod: int) -> list[tuple[str, int]]:
     return [(policy, k) for policy, k, _ in sorted(entries, key=lambda entry: entry[2])]
 
 
-def run_part(name: str, part: dict[str, Any], hosts: TwoHosts | None) -> dict[str, Any]:
-    """All runs of one part."""
+def run_part(name: str, part: dict[str, Any], hosts: TwoHosts | None) -> Iterator[dict[str, Any]]:
+    """All runs of one part; yields what there is after each."""
     begin = time.monotonic()
     found = find_references(part, hosts)
     references, runs = json.dumps(found), []
@@ -137,7 +139,7 @@ def run_part(name: str, part: dict[str, Any], hosts: TwoHosts | None) -> dict[st
         runs.append({"policy": policy, **figures(result)})
         seconds = time.monotonic() - begin
         print(f"{name} {policy} {number}: {seconds:.0f} s", file=sys.stderr, flush=True)
-    return {"references": found, "runs": runs, "seconds": round(time.monotonic() - begin)}
+        yield {"references": found, "runs": runs, "seconds": round(seconds)}
 
 
 def main() -> None:
@@ -155,12 +157,10 @@ def main() -> None:
             for policy in ("ours", "horovod"):
                 wanted = getattr(arguments, policy)
                 part[policy] = part[policy] if wanted is None else wanted
-            if part["ranks"][1]:
-                with TwoHosts(rate_mbit=RATE_MBIT) as hosts:
-                    content["parts"][name] = run_part(name, part, hosts)
-            else:
-                content["parts"][name] = run_part(name, part, None)
-            arguments.output.write_text(json.dumps(content, indent=1) + "\n")
+            with TwoHosts(rate_mbit=RATE_MBIT) if part["ranks"][1] else nullcontext() as hosts:
+                for result in run_part(name, part, hosts):
+                    content["parts"][name] = result
+                    arguments.output.write_text(json.dumps(content, indent=1) + "\n")
     stored = json.loads(arguments.output.read_text())
     print(machine_line(stored["machine"]) + "\n\n" + report(stored))
 
