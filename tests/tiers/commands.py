@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tiers.counts import Counts, read_junit
+from tiers.needs import devices
 
 Environ = Mapping[str, str]
 
 RESULTS = Path("build/test-results")
 BIN = Path(sys.executable).parent
 PARALLEL_SIZES = (1, 2, 4)
+GPU_SIZES = (2, 4)
 
 
 def run(argv: Sequence[str | Path], environ: Environ, limit_s: float) -> int:
@@ -86,23 +89,38 @@ def cluster(environ: Environ) -> Counts:
 
 
 def gpu(environ: Environ) -> Counts:
-    return pytest("gpu", environ, 600)
+    """Run tests/gpu/ranks on 2 GPUs, and on 4 where there are as many; then tests/gpu/jobs."""
+    counts = Counts()
+    for size in GPU_SIZES:
+        if size <= devices():
+            counts += ranks("gpu/ranks", size, environ, 300)
+    report = _fresh("gpu-jobs")[0].with_suffix(".xml").absolute()
+    command = [sys.executable, "-m", "pytest", "tests/gpu/jobs", "-q", f"--junitxml={report}"]
+    code = run([*command, "-p", "no:cacheprovider"], environ, 300)
+    return counts + read_junit([report] if report.exists() else [], code, "gpu-jobs")
 
 
 def parallel(environ: Environ) -> Counts:
     """Run tests/parallel on each size, all ranks running the same tests."""
-    return sum((parallel_size(size, environ) for size in PARALLEL_SIZES), Counts())
+    return sum((ranks("parallel", size, environ, 600) for size in PARALLEL_SIZES), Counts())
 
 
-def parallel_size(size: int, environ: Environ) -> Counts:
-    prefix, name = _fresh(f"parallel-{size}")
-    command: list[str | Path] = [BIN / "mpirun", "-n", str(size), "--bind-to", "none"]
+def ranks(folder: str, size: int, environ: Environ, limit_s: float) -> Counts:
+    """Run tests/``folder`` under mpirun."""
+    prefix, name = _fresh(f"{folder.replace('/', '-')}-{size}")
+    command: list[str | Path] = [mpirun(), "-n", str(size), "--bind-to", "none"]
     command += ["--map-by", ":OVERSUBSCRIBE", sys.executable, "tests/tiers/rank_pytest.py"]
     try:
-        code = run([*command, prefix, "tests/parallel", "-q"], environ, 600)
+        code = run([*command, prefix.absolute(), f"tests/{folder}", "-q"], environ, limit_s)
     except subprocess.TimeoutExpired as error:
         return Counts(failed=1, note=f"{name}: no end within {error.timeout:.0f} s")
     return read_junit(sorted(RESULTS.glob(f"{name}-rank*.xml")), code, name)
+
+
+def mpirun() -> Path:
+    """Return the one beside this Python, else the first on PATH."""
+    own = BIN / "mpirun"
+    return own if own.exists() else Path(shutil.which("mpirun") or own)
 
 
 def engine(environ: Environ) -> Counts:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +35,18 @@ def cluster() -> str:
 
 
 def gpu() -> str:
-    if not shutil.which("nvidia-smi"):
-        return "needs an NVIDIA GPU (no nvidia-smi on PATH)"
+    if devices() < 2:
+        return f"needs 2 GPUs that torch can use, found {devices()}"
     return tests("gpu")()
+
+
+@functools.cache
+def devices() -> int:
+    """Return how many GPUs torch can use; HVD_TEST_DEVICE=cpu is good for any number of ranks."""
+    if os.environ.get("HVD_TEST_DEVICE") == "cpu":
+        return 4
+    if not shutil.which("nvidia-smi"):
+        return 0
+    code = "import torch; print(torch.cuda.device_count())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return int(found.stdout) if found.returncode == 0 else 0
