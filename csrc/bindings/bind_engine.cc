@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -53,39 +54,9 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                                   communicator_factory(std::move(transport), options.host_of_rank));
 }
 
-// What the requests of one call have in common.
-Request make_request(const std::string& operation, const std::string& reduce_op, int root_rank,
-                     double prescale, double postscale, bool named, int process_set) {
-  Request request;
-  request.operation = operation_from(operation);
-  request.reduce_op = reduce_op_from(reduce_op);
-  request.root_rank = root_rank;
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.cacheable = named;
-  request.process_set = request.operation == Operation::join ? 0 : process_set;
-  return request;
-}
-
 void set_memory(TensorEntry& entry, std::uintptr_t input, std::uintptr_t output) {
   entry.input = reinterpret_cast<const void*>(input);
   entry.output = reinterpret_cast<void*>(output);
-}
-
-int64_t enqueue(Engine& engine, const std::string& operation, std::string name,
-                std::uintptr_t input, std::uintptr_t output, Shape shape, const std::string& dtype,
-                const std::string& reduce_op, int root_rank, double prescale, double postscale,
-                bool named, int process_set, std::vector<int64_t> splits) {
-  TensorEntry entry;
-  entry.request =
-      make_request(operation, reduce_op, root_rank, prescale, postscale, named, process_set);
-  entry.request.name = std::move(name);
-  entry.request.dtype = data_type_from(dtype);
-  entry.request.shape = std::move(shape);
-  entry.request.splits = std::move(splits);
-  set_memory(entry, input, output);
-  py::gil_scoped_release unlocked;
-  return engine.enqueue(std::move(entry));
 }
 
 // What operations have in common that differ only in name, memory and shape; made once.
@@ -94,43 +65,58 @@ struct Kind {
 };
 
 Kind make_kind(const std::string& operation, const std::string& dtype, const std::string& reduce_op,
-               int root_rank, double prescale, double postscale, bool named, int process_set) {
-  Kind kind{make_request(operation, reduce_op, root_rank, prescale, postscale, named, process_set)};
-  kind.request.dtype = data_type_from(dtype);
+               int root_rank, double prescale, double postscale, bool named, int process_set,
+               bool on_device, const std::optional<std::string>& wire_type) {
+  Kind kind;
+  Request& request = kind.request;
+  request.operation = operation_from(operation);
+  request.dtype = data_type_from(dtype);
+  if (wire_type) request.wire_type = data_type_from(*wire_type);
+  request.on_device = on_device;
+  request.reduce_op = reduce_op_from(reduce_op);
+  request.root_rank = root_rank;
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.cacheable = named;
+  request.process_set = request.operation == Operation::join ? 0 : process_set;
   return kind;
 }
 
-// As `enqueue`. Keeps the interpreter's lock: the engine takes an operation in a microsecond, and
-// no thread of the engine needs that lock.
-int64_t start(Engine& engine, const Kind& kind, std::string name, std::uintptr_t input,
-              std::uintptr_t output, Shape shape) {
+TensorEntry make_entry(const Kind& kind, std::string name, std::uintptr_t input,
+                       std::uintptr_t output, Shape shape) {
   TensorEntry entry;
   entry.request = kind.request;
   entry.request.name = std::move(name);
   entry.request.shape = std::move(shape);
   set_memory(entry, input, output);
+  return entry;
+}
+
+// Keeps the interpreter's lock: the engine takes an operation in a microsecond, and no thread of
+// the engine needs that lock.
+int64_t start(Engine& engine, const Kind& kind, std::string name, std::uintptr_t input,
+              std::uintptr_t output, Shape shape, DeviceStream stream,
+              std::vector<int64_t> splits) {
+  TensorEntry entry = make_entry(kind, std::move(name), input, output, std::move(shape));
+  entry.request.splits = std::move(splits);
+  if (kind.request.on_device) entry.ready = engine.input_ready(stream);
   return engine.enqueue(std::move(entry));
 }
 
-// (name, input, output, shape, dtype)
-using Memory = std::tuple<std::string, std::uintptr_t, std::uintptr_t, Shape, std::string>;
+// (kind, name, input, output, shape)
+using GroupMember = std::tuple<const Kind*, std::string, std::uintptr_t, std::uintptr_t, Shape>;
 
-std::vector<int64_t> enqueue_group(Engine& engine, const py::sequence& requests,
-                                   const std::string& operation, const std::string& reduce_op,
-                                   int root_rank, double prescale, double postscale, bool named,
-                                   int process_set) {
-  const Request common =
-      make_request(operation, reduce_op, root_rank, prescale, postscale, named, process_set);
-  std::vector<TensorEntry> entries(requests.size());
-  for (size_t i = 0; i < entries.size(); ++i) {
-    auto [name, input, output, shape, dtype] = requests[i].cast<Memory>();
-    Request& request = entries[i].request = common;
-    request.name = std::move(name);
-    request.shape = std::move(shape);
-    request.dtype = data_type_from(dtype);
-    set_memory(entries[i], input, output);
+std::vector<int64_t> start_group(Engine& engine, const py::sequence& members, DeviceStream stream) {
+  std::vector<TensorEntry> entries;
+  entries.reserve(members.size());
+  EventPtr ready;  // one event for all: they are in one stream
+  for (const py::handle& each : members) {
+    auto [kind, name, input, output, shape] = each.cast<GroupMember>();
+    entries.push_back(make_entry(*kind, std::move(name), input, output, std::move(shape)));
+    if (!kind->request.on_device) continue;
+    if (!ready) ready = engine.input_ready(stream);
+    entries.back().ready = ready;
   }
-  py::gil_scoped_release unlocked;
   return engine.enqueue_group(std::move(entries));
 }
 
@@ -145,10 +131,12 @@ void wait(Engine& engine, int64_t handle) {
   }
 }
 
-// `wait`, then `release`, also when the operation has failed; not when the wait is interrupted.
-void finish(Engine& engine, int64_t handle) {
+// `wait`, `order`, then `release`, also when the operation has failed; not when the wait is
+// interrupted.
+void finish(Engine& engine, int64_t handle, DeviceStream stream) {
   try {
     wait(engine, handle);
+    engine.order(handle, stream);
   } catch (const EngineError&) {
     engine.release(handle);
     throw;
@@ -216,20 +204,34 @@ void bind_engine(py::module_& module) {
   py::class_<Kind>(module, "Kind")
       .def(py::init(&make_kind), py::kw_only(), "operation"_a, "dtype"_a, "reduce_op"_a = "sum",
            "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0, "named"_a = true,
-           "process_set"_a = 0);
+           "process_set"_a = 0, "on_device"_a = false, "wire_type"_a = std::nullopt);
 
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, Unlocked())
-      .def("enqueue", &enqueue, py::kw_only(), "operation"_a, "name"_a, "input"_a, "output"_a,
-           "shape"_a, "dtype"_a, "reduce_op"_a = "sum", "root_rank"_a = 0, "prescale"_a = 1.0,
-           "postscale"_a = 1.0, "named"_a = true, "process_set"_a = 0,
+      .def("start", &start, "kind"_a, "name"_a, "input"_a, "output"_a, "shape"_a, "stream"_a = 0,
            "splits"_a = std::vector<int64_t>{})
-      .def("start", &start)
-      .def("finish", &finish)
-      .def("enqueue_group", &enqueue_group, "requests"_a, py::kw_only(), "operation"_a,
-           "reduce_op"_a = "sum", "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0,
-           "named"_a = true, "process_set"_a = 0)
+      .def("start_group", &start_group, "members"_a, "stream"_a = 0)
+      .def("finish", &finish, "handle"_a, "stream"_a = 0)
+      .def(
+          "use_device",
+          [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc) {
+            engine.use_device(index, {nccl, nvrtc});
+          },
+          "index"_a, "nccl"_a, "nvrtc"_a, Unlocked())
+      .def("order", &Engine::order, "handle"_a, "stream"_a)
+      .def(
+          "take_result",
+          [](Engine& engine, int64_t handle, std::uintptr_t output, DeviceStream stream) {
+            engine.take_result(handle, reinterpret_cast<void*>(output), stream);
+          },
+          "handle"_a, "output"_a, "stream"_a)
+      .def(
+          "result_shape",
+          [](Engine& engine, int64_t handle) {
+            return engine.complete_handle(handle)->result_shape;
+          },
+          "handle"_a)
       .def("add_process_set", &Engine::add_process_set, "ranks"_a, Unlocked())
       .def("remove_process_set", &Engine::remove_process_set, "process_set"_a, Unlocked())
       .def("process_sets", &process_sets)

@@ -37,7 +37,7 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
   const int rank = transport->rank();
   const HostMap map(host_of_rank);
   Communicators chosen{nullptr, nullptr, transport,
-                       std::make_unique<P2pCommunicator>(transport, progress)};
+                       std::make_unique<P2pCommunicator>(transport, progress), host_of_rank};
   if (map.hosts() == 1) {
     chosen.flat = choose_local(std::move(transport), progress);
     return chosen;

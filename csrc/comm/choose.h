@@ -17,6 +17,7 @@ struct Communicators {
   // The ranks of `flat`, and messages between them without anything else; nullptr with one rank.
   std::shared_ptr<PointToPoint> transport = nullptr;
   std::unique_ptr<Communicator> plain = nullptr;
+  std::vector<int> host_of_rank = {};  // hosts are numbered from 0; empty with one rank
 };
 
 // Shared memory among the ranks of a host where it has some, else messages (with one line that says

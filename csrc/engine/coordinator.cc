@@ -15,7 +15,8 @@ namespace {
 
 // Payload that fusion counts: what one rank's buffer has to hold.
 int64_t fused_bytes(const Request& request, const std::vector<int64_t>& rows) {
-  if (request.operation != Operation::allgather || request.shape.empty()) return request.bytes();
+  if (request.operation != Operation::allgather || request.shape.empty())
+    return request.wire_bytes();
   Shape gathered = request.shape;
   gathered[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   return element_count(gathered) * static_cast<int64_t>(size_of(request.dtype));
@@ -249,15 +250,7 @@ void Coordinator::complete_hits(int64_t slot, TimePoint now) {
 }
 
 Response Coordinator::response_from_cache(int64_t slot) const {
-  const CacheEntry& entry = directory_.current(slot);
-  Response response;
-  response.operation = entry.request.operation;
-  response.dtype = entry.request.dtype;
-  response.reduce_op = entry.request.reduce_op;
-  response.root_rank = entry.request.root_rank;
-  response.prescale = entry.request.prescale;
-  response.postscale = entry.request.postscale;
-  response.process_set = entry.request.process_set;
+  Response response = response_to(directory_.current(slot).request);
   response.items.resize(1);
   response.items[0].cache_slot = slot;
   response.items[0].from_cache = true;

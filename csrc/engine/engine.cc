@@ -138,7 +138,7 @@ void Engine::queue(TensorEntry* entries, size_t count, int64_t* numbers) {
     handles_[next_handle_] = queued->handle;
     numbers[i] = next_handle_++;
     unannounced_.push_back(queued.get());
-    unannounced_bytes_ += queued->request.bytes();
+    unannounced_bytes_ += queued->request.wire_bytes();
     const std::string_view name = queued->request.name;
     in_flight_.emplace(name, std::move(queued));
   }
@@ -153,9 +153,15 @@ std::shared_ptr<Handle> Engine::find_handle(int64_t handle) {
   return found->second;
 }
 
-bool Engine::poll(int64_t handle) {
-  std::lock_guard lock(mutex_);
-  return find_handle(handle)->done;
+bool Engine::poll(int64_t number) {
+  EventPtr finished;
+  {
+    std::lock_guard lock(mutex_);
+    const std::shared_ptr<Handle> handle = find_handle(number);
+    if (!handle->done) return false;
+    if (!failed_) finished = handle->finished;
+  }
+  return !finished || device_.load()->is_complete(*finished);
 }
 
 bool Engine::wait(int64_t number, std::chrono::nanoseconds timeout) {
@@ -179,6 +185,8 @@ bool Engine::wait(int64_t number, std::chrono::nanoseconds timeout) {
     counters_.wait_ns += (now - start).count();
   }
   if (handle->done && !handle->error.empty()) throw EngineError(handle->error);
+  // What a GPU was given before the engine failed may never have been done.
+  if (handle->finished && failed_) throw EngineError(closed_reason_);
   return handle->done;
 }
 
@@ -223,7 +231,49 @@ std::shared_ptr<const Handle> Engine::complete_handle(int64_t number) {
 
 void Engine::release(int64_t number) {
   std::lock_guard lock(mutex_);
-  handles_.erase(number);
+  const auto found = handles_.find(number);
+  if (found == handles_.end()) return;
+  void*& unread = found->second->device_result;
+  if (unread != nullptr) device_.load()->free(unread, device_.load()->stream());
+  unread = nullptr;
+  handles_.erase(found);
+}
+
+void Engine::use_device(int index, const DeviceLibraries& libraries) {
+  std::lock_guard running(cycle_mutex_);
+  if (Device* known = device_.load()) {
+    if (known->index() == index) return;
+    throw InvalidRequest("expected tensors of one GPU per rank, got one of GPU " +
+                         std::to_string(index) + " after one of GPU " +
+                         std::to_string(known->index()) + " (rank " + std::to_string(rank_) +
+                         " of " + std::to_string(size_) +
+                         "); start a rank for each GPU and call torch.cuda.set_device first");
+  }
+  DeviceBackend backend = make_cuda_backend(index, libraries);
+  Device* device = backend.device.get();
+  executor_.use_device(std::move(backend));
+  device_ = device;
+}
+
+EventPtr Engine::input_ready(DeviceStream stream) { return device_.load()->record(stream); }
+
+void Engine::order(int64_t number, DeviceStream stream) {
+  std::lock_guard lock(mutex_);
+  const EventPtr& finished = find_handle(number)->finished;
+  if (!finished) return;
+  uint64_t& newest = ordered_[stream];  // all are of the engine's stream: one after the other
+  if (newest >= finished->number) return;
+  device_.load()->wait(stream, *finished);
+  newest = finished->number;
+}
+
+void Engine::take_result(int64_t number, void* to, DeviceStream stream) {
+  order(number, stream);
+  std::lock_guard lock(mutex_);
+  Handle& handle = *find_handle(number);
+  device_.load()->copy(to, handle.device_result, handle.result_bytes, stream);
+  device_.load()->free(handle.device_result, stream);
+  handle.device_result = nullptr;
 }
 
 bool Engine::end_step(bool is_explicit) {

@@ -86,9 +86,21 @@ class Engine {
   bool poll(int64_t handle);
   // True when complete; false after `timeout`. Throws EngineError when the operation failed.
   bool wait(int64_t handle, std::chrono::nanoseconds timeout);
+  // GPU: what `stream` does from now on comes after the operation, which is done. Nothing happens
+  // for an operation on the CPU.
+  void order(int64_t handle, DeviceStream stream);
+  // GPU: copy the result that the engine allocated to `to`, in `stream`, and free it there.
+  void take_result(int64_t handle, void* to, DeviceStream stream);
   // The handle's state; the operation must be complete.
   std::shared_ptr<const Handle> complete_handle(int64_t handle);
   void release(int64_t handle);
+
+  // From now on this rank communicates tensors of GPU `index`, too. Throws InvalidRequest when it
+  // already uses another one, EngineError when something is missing.
+  void use_device(int index, const DeviceLibraries& libraries);
+  // The input of an operation is there when `stream` has done what it has now. Throws
+  // InvalidRequest.
+  EventPtr input_ready(DeviceStream stream);
 
   // Steps; see steps.h. True when `drain_steps` is worth calling.
   bool end_step(bool is_explicit);
@@ -120,6 +132,8 @@ class Engine {
 
   // How long the engine thread leaves the next cycle to a thread that waited a moment ago.
   static constexpr std::chrono::microseconds lease{500};
+  // How often a GPU that has work is asked whether it has failed.
+  static constexpr std::chrono::milliseconds device_check_interval{100};
 
   // engine.cc: the training thread's side
   void check_name(const Request& request) const;
@@ -157,6 +171,7 @@ class Engine {
   void progress();
   void check_connections();
   void fail_everything(const std::string& reason, bool fatal);
+  void check_device();
 
   const EngineOptions options_;
   const int rank_;
@@ -179,8 +194,13 @@ class Engine {
   bool shutdown_announced_ = false;
   bool saying_goodbye_ = false;  // shutdown is decided: ranks may leave
 
+  Clock::time_point device_checked_{};
+
+  std::atomic<Device*> device_{nullptr};  // the executor's; set once
+
   // Guarded by mutex_.
   std::mutex mutex_;
+  std::unordered_map<DeviceStream, uint64_t> ordered_;  // the newest event that it waits for
   std::condition_variable done_changed_;
   std::unordered_map<int64_t, std::shared_ptr<Handle>> handles_;
   int64_t next_handle_ = 0;

@@ -19,6 +19,7 @@ void Engine::cycle() {
       if (coordinator_) counters.skew_ns = coordinator_->skew().count();
     }
     check_connections();
+    check_device();
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     log(LogLevel::error, reason);
@@ -196,8 +197,11 @@ TensorEntry* Engine::zeros_for(const Response& response, const ResponseItem& ite
   entry.request.name = item.name;
   entry.request.operation = response.operation;
   entry.request.dtype = response.dtype;
+  entry.request.wire_type = response.wire_type;
+  entry.request.on_device = response.on_device;
   entry.request.reduce_op = response.reduce_op;
   entry.request.shape = {item.count};
+  if (response.on_device) return &entry;  // its memory is made when it is used
   zeros_.emplace_back(static_cast<size_t>(entry.request.bytes()), '\0');
   entry.input = entry.output = zeros_.back().data();
   return &entry;

@@ -55,6 +55,9 @@ void Engine::sleep_until_needed() {
     if (running.owns_lock() && coordinator_ && coordinator_->has_pending() && stalls_.enabled()) {
       until = std::min<Clock::time_point>(until, now + StallInspector::interval);
     }
+    if (device_ != nullptr && !leased && executor_.device_busy()) {
+      until = std::min<Clock::time_point>(until, now + device_check_interval);
+    }
     thread_wakes_at_ = until;
   }
   const auto now = Clock::now();
@@ -96,6 +99,7 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
   abandon_ = true;  // ends every wait in the engine thread within milliseconds
   control_->wake();
   thread_.join();
+  executor_.close_device(failed_);
   timeline_.stop();
   if (!failed_) control_->close(std::chrono::seconds(2));
 }
@@ -122,8 +126,20 @@ void Engine::check_connections() {
                     "); look for its error message above this one");
 }
 
+// What NCCL hears of other ranks by itself.
+void Engine::check_device() {
+  if (device_ == nullptr || stopped_) return;
+  const auto now = Clock::now();
+  if (now - device_checked_ < device_check_interval) return;
+  device_checked_ = now;
+  executor_.device_busy();
+}
+
 void Engine::fail_everything(const std::string& reason, bool fatal) {
-  if (fatal) failed_ = true;
+  if (fatal) {
+    failed_ = true;
+    executor_.close_device(true);  // or the GPU would wait for ranks that are gone
+  }
   {
     std::lock_guard lock(mutex_);
     closed_reason_ = reason;

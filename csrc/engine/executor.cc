@@ -4,50 +4,25 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
+#include "comm/hierarchical/hierarchical_device.h"
 #include "comm/p2p/adasum.h"
+#include "common/errors.h"
 #include "common/reduce.h"
 #include "engine/result_check.h"
+#include "engine/rows.h"
 
 namespace autotune {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Above this a copy in and out costs more than one more message per peer (measured: 2 ranks, one
 // host).
 constexpr int64_t in_place_bytes = 128 << 10;
 
-class Stopwatch {
- public:
-  explicit Stopwatch(int64_t& total_ns) : total_ns_(total_ns) {}
-  ~Stopwatch() { total_ns_ += (Clock::now() - start_).count(); }
-
- private:
-  int64_t& total_ns_;
-  Clock::time_point start_ = Clock::now();
-};
-
 void copy(void* to, const void* from, int64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
-// First element of rank r's rows, in bytes, for r = 0..size (the last one: all bytes).
-std::vector<int64_t> row_offsets(const std::vector<int64_t>& rows, int64_t row_bytes) {
-  std::vector<int64_t> offsets{0};
-  for (int64_t dim : rows) offsets.push_back(offsets.back() + dim * row_bytes);
-  return offsets;
-}
-
-int64_t row_bytes_of(const Request& request) {
-  const Shape row(request.shape.begin() + 1, request.shape.end());
-  return element_count(row) * static_cast<int64_t>(size_of(request.dtype));
-}
-
-// Rows that the rank at place `rank` of `size` keeps of a scattered tensor of `rows` rows.
-int64_t rows_of(int64_t rows, int rank, int size) {
-  return rows / size + (rank < rows % size ? 1 : 0);
 }
 
 // Memory for `rows` rows like those of the input.
@@ -75,9 +50,62 @@ void Executor::add_set(int32_t id, const ProcessSet& set, Communicators communic
   sets_[id] = {set.ranks, std::move(communicators), std::move(progress)};
 }
 
+void Executor::use_device(DeviceBackend backend) {
+  backend_ = std::move(backend);
+  device_executor_ = std::make_unique<DeviceExecutor>(*backend_.device, observer_, counters_);
+}
+
+DeviceCommunicator& Executor::connect_device(Set& set, bool hierarchical) {
+  if (!device_executor_) throw EngineError("negotiation: response for a GPU that is not in use");
+  if (!set.device) {
+    Activity activity(observer_, "INIT_NCCL");
+    set.device = backend_.connect(set.communicators.plain.get(), set.progress);
+  }
+  if (!hierarchical || !set.communicators.hierarchical) return *set.device;
+  if (!set.device_hierarchical) {
+    const HostMap map(set.communicators.host_of_rank);
+    if (map.lanes() * map.hosts() != set.device->size()) return *set.device;
+    set.device_hierarchical = std::make_unique<HierarchicalDevice>(*set.device, map);
+  }
+  return *set.device_hierarchical;
+}
+
+bool Executor::device_busy() {
+  if (!device_executor_) return false;
+  for (auto& [id, set] : sets_) {
+    for (const auto* each : {&set.device, &set.device_hierarchical}) {
+      const std::string failure = *each ? (*each)->failure() : "";
+      if (!failure.empty()) throw EngineError(failure);
+    }
+  }
+  return device_executor_->busy();
+}
+
+void Executor::close_device(bool failed) {
+  constexpr auto patience = std::chrono::seconds(5);
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!failed && device_executor_ && device_executor_->busy()) {
+    failed = std::chrono::steady_clock::now() > deadline;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (auto& [id, set] : sets_) {
+    for (auto* each : {&set.device_hierarchical, &set.device}) {
+      if (failed && *each) (*each)->abort();
+      each->reset();
+    }
+  }
+}
+
 double Executor::run(const Work& work, const Params& params) {
   const Response& response = *work.response;
-  const Set& set = sets_.at(response.process_set);
+  Set& set = sets_.at(response.process_set);
+  count(work);
+  if (response.on_device) {
+    DeviceCommunicator& communicator = connect_device(
+        set, params.hierarchical_allreduce && response.operation == Operation::allreduce);
+    device_executor_->run(work, set.ranks, communicator);
+    return -1;
+  }
   if (response.check < 0 || !set.communicators.plain) {
     move(set, work, params);
     return -1;
@@ -88,13 +116,19 @@ double Executor::run(const Work& work, const Params& params) {
   return check.worst_error(*set.communicators.plain);
 }
 
+void Executor::count(const Work& work) {
+  const auto tensors = static_cast<int64_t>(work.entries.size());
+  ++counters_.responses;
+  counters_.operations += tensors;
+  if (tensors > 1) counters_.fused_tensors += tensors;
+  for (const TensorEntry* entry : work.entries) {
+    counters_.payload_bytes += entry->request.wire_bytes();
+  }
+}
+
 void Executor::move(const Set& set, const Work& work, const Params& params) {
   const Response& response = *work.response;
   const Entries& entries = work.entries;
-  ++counters_.responses;
-  counters_.operations += static_cast<int64_t>(entries.size());
-  if (entries.size() > 1) counters_.fused_tensors += static_cast<int64_t>(entries.size());
-  for (const TensorEntry* entry : entries) counters_.payload_bytes += entry->request.bytes();
   switch (response.operation) {
     case Operation::allreduce:
       return allreduce(response, entries, set.select(params.hierarchical_allreduce), set);

@@ -4,7 +4,8 @@
 // not packed: copying them costs more than the messages that are saved. A communicator that gathers
 // spans by itself gets all tensors where they lie. The fusion buffer grows and is kept.
 //
-// Every process set has communicators of its own; all share the fusion buffer.
+// Every process set has communicators of its own; all share the fusion buffer. What lies in the
+// memory of a GPU goes to the DeviceExecutor, by communicators that are made when they are needed.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +17,13 @@
 #include "comm/choose.h"
 #include "comm/communicator.h"
 #include "common/activity.h"
+#include "engine/counters.h"
+#include "engine/device_executor.h"
 #include "engine/message.h"
 #include "engine/process_set.h"
 #include "engine/tensor.h"
 
 namespace autotune {
-
-// Monotonic; read by other threads only through Engine::counters.
-struct Counters {
-  int64_t operations = 0;
-  int64_t responses = 0;
-  int64_t cycles = 0;
-  int64_t messages = 0;
-  int64_t cache_hits = 0;
-  int64_t cache_misses = 0;
-  int64_t payload_bytes = 0;
-  int64_t fused_tensors = 0;
-  int64_t pack_ns = 0;
-  int64_t transfer_ns = 0;
-  int64_t unpack_ns = 0;
-  int64_t protocol_ns = 0;
-  int64_t skew_ns = 0;
-  int64_t wait_ns = 0;
-
-  // Time in the data plane.
-  int64_t busy_ns() const { return pack_ns + transfer_ns + unpack_ns; }
-};
 
 // Kept memory that only grows.
 class Buffer {
@@ -66,6 +48,13 @@ class Executor {
   // EngineError when a rank died on the way.
   double run(const Work& work, const Params& params);
 
+  // From now on tensors of a GPU can be communicated; once.
+  void use_device(DeviceBackend backend);
+  // True while the GPU has work that is not done. Throws EngineError when it has failed.
+  bool device_busy();
+  // End the communicators of the GPU: `failed`: at once, whoever waits; else when all is done.
+  void close_device(bool failed);
+
   Counters& counters() { return counters_; }
 
  private:
@@ -75,6 +64,8 @@ class Executor {
     std::vector<int> ranks;  // global
     Communicators communicators;
     Progress progress;
+    std::unique_ptr<DeviceCommunicator> device = nullptr;
+    std::unique_ptr<DeviceCommunicator> device_hierarchical = nullptr;  // goes before `device`
 
     Communicator& select(bool hierarchical) const {
       return hierarchical && communicators.hierarchical ? *communicators.hierarchical
@@ -82,7 +73,9 @@ class Executor {
     }
   };
 
+  void count(const Work& work);
   void move(const Set& set, const Work& work, const Params& params);
+  DeviceCommunicator& connect_device(Set& set, bool hierarchical);
   void allreduce(const Response& response, const Entries& entries, Communicator& communicator,
                  const Set& set);
   void reduce(const Response& response, Communicator& communicator, const Set& set);
@@ -92,8 +85,10 @@ class Executor {
   void broadcast(const Response& response, TensorEntry& entry, const Set& set);
 
   ActivityObserver* observer_;  // outlives this
-  std::map<int32_t, Set> sets_;
   Buffer fusion_buffer_;
+  DeviceBackend backend_;  // before what uses it
+  std::unique_ptr<DeviceExecutor> device_executor_;
+  std::map<int32_t, Set> sets_;
   std::vector<Span> spans_;
   Counters counters_;
 };

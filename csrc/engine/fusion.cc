@@ -7,7 +7,8 @@ namespace autotune {
 
 namespace {
 
-using Key = std::tuple<int32_t, Operation, DataType, ReduceOp, double, double, int64_t, uint64_t>;
+using Key = std::tuple<int32_t, Operation, DataType, std::optional<DataType>, bool, ReduceOp,
+                       double, double, int64_t, uint64_t>;
 
 struct OpenGroup {
   size_t index;
@@ -33,8 +34,8 @@ std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>&
       groups.push_back({i});
       continue;
     }
-    const Key key{r.process_set, r.operation, r.dtype,        r.reduce_op,
-                  r.prescale,    r.postscale, candidate.step, candidate.group};
+    const Key key{r.process_set, r.operation, r.dtype,     r.wire_type,    r.on_device,
+                  r.reduce_op,   r.prescale,  r.postscale, candidate.step, candidate.group};
     const auto group = open.find(key);
     if (group != open.end() && group->second.bytes + candidate.bytes <= threshold_bytes) {
       groups[group->second.index].push_back(i);

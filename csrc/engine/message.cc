@@ -68,6 +68,8 @@ void put_request(Writer& out, const Request& request) {
   out.put_text(request.name);
   out.put(request.operation);
   out.put(request.dtype);
+  out.put(request.wire_type);
+  out.put(request.on_device);
   out.put(request.reduce_op);
   out.put(request.root_rank);
   out.put(request.prescale);
@@ -84,6 +86,8 @@ Request get_request(Reader& in) {
   request.name = in.get_text();
   request.operation = in.get<Operation>();
   request.dtype = in.get<DataType>();
+  request.wire_type = in.get<std::optional<DataType>>();
+  request.on_device = in.get<bool>();
   request.reduce_op = in.get<ReduceOp>();
   request.root_rank = in.get<int32_t>();
   request.prescale = in.get<double>();
@@ -119,6 +123,8 @@ ResponseItem get_item(Reader& in) {
 void put_response(Writer& out, const Response& response) {
   out.put(response.operation);
   out.put(response.dtype);
+  out.put(response.wire_type);
+  out.put(response.on_device);
   out.put(response.reduce_op);
   out.put(response.root_rank);
   out.put(response.prescale);
@@ -135,6 +141,8 @@ Response get_response(Reader& in) {
   Response response;
   response.operation = in.get<Operation>();
   response.dtype = in.get<DataType>();
+  response.wire_type = in.get<std::optional<DataType>>();
+  response.on_device = in.get<bool>();
   response.reduce_op = in.get<ReduceOp>();
   response.root_rank = in.get<int32_t>();
   response.prescale = in.get<double>();
@@ -201,6 +209,7 @@ std::string describe(const Request& request) {
 
 bool same_request(const Request& request, const Request& known) {
   return request.operation == known.operation && request.dtype == known.dtype &&
+         request.wire_type == known.wire_type && request.on_device == known.on_device &&
          request.reduce_op == known.reduce_op && request.root_rank == known.root_rank &&
          request.prescale == known.prescale && request.postscale == known.postscale &&
          request.shape == known.shape && request.splits == known.splits &&

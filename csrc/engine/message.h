@@ -22,6 +22,9 @@ struct Request {
   std::string name;  // full name, see complete_name
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
+  // An allreduce of float32 on a GPU may travel in a shorter float type; none: as it is.
+  std::optional<DataType> wire_type;
+  bool on_device = false;  // in the memory of a GPU
   ReduceOp reduce_op = ReduceOp::sum;
   int32_t root_rank = 0;  // global rank
   double prescale = 1.0;
@@ -34,6 +37,10 @@ struct Request {
 
   int64_t count() const { return element_count(shape); }
   int64_t bytes() const { return count() * static_cast<int64_t>(size_of(dtype)); }
+  // As they travel.
+  int64_t wire_bytes() const {
+    return count() * static_cast<int64_t>(size_of(wire_type.value_or(dtype)));
+  }
 };
 
 // Make a script's name the full name by which the ranks know a request: with the process set's id
@@ -77,6 +84,8 @@ struct ResponseItem {
 struct Response {
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
+  std::optional<DataType> wire_type;
+  bool on_device = false;
   ReduceOp reduce_op = ReduceOp::sum;
   // Global rank: root of a broadcast, last one of a join. Or id of the set that was made or
   // removed.

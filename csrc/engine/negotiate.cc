@@ -50,10 +50,18 @@ Difference compare_shapes(const Request& a, const Request& b) {
   return {"shape after the first dimension", to_string(a.shape), to_string(b.shape)};
 }
 
+std::string device_of(const Request& request) { return request.on_device ? "GPU" : "CPU"; }
+
+std::string wire_of(const Request& request) {
+  return request.wire_type ? name_of(*request.wire_type) : "none";
+}
+
 // What differs between two ranks' requests for one name; what == "" when nothing does.
 Difference compare(const Request& a, const Request& b) {
   if (a.operation != b.operation) return {"operation", name_of(a.operation), name_of(b.operation)};
   if (a.dtype != b.dtype) return {"data type", name_of(a.dtype), name_of(b.dtype)};
+  if (a.on_device != b.on_device) return {"device", device_of(a), device_of(b)};
+  if (a.wire_type != b.wire_type) return {"compression", wire_of(a), wire_of(b)};
   const Difference difference = compare_shapes(a, b);
   if (!difference.what.empty()) return difference;
   if (is_reduction(a) && a.reduce_op != b.reduce_op) {
@@ -106,17 +114,24 @@ std::string check(const std::vector<Announced>& announced, const std::vector<int
 
 }  // namespace
 
+Response response_to(const Request& request) {
+  Response response;
+  response.operation = request.operation;
+  response.dtype = request.dtype;
+  response.wire_type = request.wire_type;
+  response.on_device = request.on_device;
+  response.reduce_op = request.reduce_op;
+  response.root_rank = request.root_rank;
+  response.prescale = request.prescale;
+  response.postscale = request.postscale;
+  response.process_set = request.process_set;
+  return response;
+}
+
 Response negotiate(const std::vector<Announced>& announced, const std::vector<int>& joined,
                    int size) {
   const Request& first = *announced[0].request;
-  Response response;
-  response.operation = first.operation;
-  response.dtype = first.dtype;
-  response.reduce_op = first.reduce_op;
-  response.root_rank = first.root_rank;
-  response.prescale = first.prescale;
-  response.postscale = first.postscale;
-  response.process_set = first.process_set;
+  Response response = response_to(first);
   response.error = check(announced, joined, size);
   ResponseItem item;
   item.name = first.name;

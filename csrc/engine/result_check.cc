@@ -37,6 +37,7 @@ bool is_float(DataType type) {
 
 bool is_checkable(const Response& response) {
   if (!response.error.empty() || response.items[0].count >= 0) return false;
+  if (response.on_device) return false;
   return response.operation == Operation::allgather ||
          (response.operation == Operation::allreduce && response.reduce_op != ReduceOp::adasum);
 }

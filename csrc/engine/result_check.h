@@ -10,7 +10,7 @@
 
 namespace autotune {
 
-// Operations that can be checked.
+// Operations that can be checked: those of tensors in host memory.
 bool is_checkable(const Response& response);
 
 class ResultCheck {

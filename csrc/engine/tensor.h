@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device.h"
 #include "engine/message.h"
 
 namespace autotune {
@@ -19,6 +20,8 @@ struct Handle {
   int64_t result_bytes = 0;
   Shape result_shape;
   std::vector<int64_t> received_splits;  // alltoall: rows from each rank of the set
+  EventPtr finished;  // on a GPU: `done` means that the work is in its stream, this that it is done
+  void* device_result = nullptr;  // instead of `result`; its reader or `release` frees it
   int32_t value = 0;  // join: the last rank; add_process_set, remove_process_set: the id
 };
 
@@ -26,6 +29,7 @@ struct TensorEntry {
   Request request;
   const void* input = nullptr;  // these live until the handle is released by its owner
   void* output = nullptr;
+  EventPtr ready;  // on a GPU: the input is there
   int64_t step = 0;
   std::shared_ptr<Handle> handle;  // nullptr: zeros of a rank that has joined
 };

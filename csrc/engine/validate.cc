@@ -55,7 +55,13 @@ void validate_reduction(const Request& request, const ProcessSet& set) {
                                 "tensor, got ") +
                         name_of(request.reduce_op) + "; convert it to a number type first");
   }
+  if (request.wire_type && (!request.on_device || request.dtype != DataType::float32)) {
+    refuse(request, std::string("expected a float32 tensor of a GPU to compress, got ") +
+                        name_of(request.dtype));
+  }
   if (request.reduce_op != ReduceOp::adasum) return;
+  if (request.on_device)
+    refuse(request, "expected a tensor of the CPU for Adasum, got one of a GPU");
   const DataType type = request.dtype;
   if (type != DataType::float16 && type != DataType::bfloat16 && type != DataType::float32 &&
       type != DataType::float64) {

@@ -1,0 +1,65 @@
+// A GPU by NVIDIA's driver interface.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/cuda/driver.h"
+#include "comm/cuda/kernels.h"
+#include "comm/device.h"
+
+namespace autotune {
+
+class CudaDevice final : public Device {
+ public:
+  // `index`: as CUDA_VISIBLE_DEVICES numbers them. `nvrtc`: path of the compiler's library, or
+  // empty. Throws EngineError.
+  CudaDevice(int index, const std::string& nvrtc);
+
+  int index() const override { return index_; }
+  std::string identity() const override { return identity_; }
+  DeviceStream stream() const override { return reinterpret_cast<DeviceStream>(stream_); }
+  std::function<void()> binder() const override;
+  EventPtr record(DeviceStream stream, bool timed) override;
+  void wait(DeviceStream stream, const DeviceEvent& event) override;
+  bool is_complete(const DeviceEvent& event) override;
+  double elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) override;
+  void* allocate(int64_t bytes) override;
+  void free(void* memory, DeviceStream stream) override;
+  void copy_all(const std::vector<DeviceCopy>& copies) override;
+  void clear(void* memory, int64_t bytes) override;
+  void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override;
+
+ private:
+  // Events that are not in use, for the next ones; by whether they are timed.
+  struct Pool {
+    std::mutex mutex;
+    std::vector<void*> free[2];
+    uint64_t recorded = 0;
+  };
+  // Makes the GPU's context the calling thread's as long as this lives.
+  class Current {
+   public:
+    explicit Current(const CudaDevice& device);
+    ~Current();
+
+   private:
+    const CudaDevice& device_;
+    bool pushed_ = false;
+  };
+
+  void* take_event(bool timed);
+
+  const CudaDriver driver_;
+  const int index_;
+  std::string identity_;
+  void* context_ = nullptr;  // the primary one, which frameworks use, too
+  void* stream_ = nullptr;
+  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
+  std::unique_ptr<CopyKernels> kernels_;
+};
+
+}  // namespace autotune

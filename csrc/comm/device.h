@@ -1,0 +1,129 @@
+// A GPU as the engine sees it: streams, events, memory, and collectives over the GPUs of some
+// ranks. Nothing here waits for the GPU: work is put into the engine's own stream, ordered against
+// the streams of the script by events.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "common/types.h"
+
+namespace autotune {
+
+// As frameworks hand it over (a cudaStream_t); 0: the default stream.
+using DeviceStream = std::uintptr_t;
+
+// Where CPU tensors are.
+constexpr int32_t host_memory = -1;
+
+// A point in a stream.
+struct DeviceEvent {
+  void* event = nullptr;
+  DeviceStream stream = 0;
+  uint64_t number = 0;  // a later event of the same stream has a larger one
+};
+using EventPtr = std::shared_ptr<const DeviceEvent>;
+
+// to[i] = from[i] * factor / divisor. Between types: float16, bfloat16, float32 and float64, int16
+// and int32. Integers are scaled in float64 and truncated towards zero.
+struct DeviceCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t count = 0;
+  DataType from_type = DataType::uint8;
+  DataType to_type = DataType::uint8;
+  double factor = 1.0;
+  int divisor = 1;
+};
+
+// Errors of the GPU are EngineErrors. `record`, `wait`, `is_complete`, `elapsed_us` and `free` may
+// be called by any thread, the others by the one that performs operations.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual int index() const = 0;
+  // Tells GPUs of a host apart, whatever this process calls them.
+  virtual std::string identity() const = 0;
+  virtual DeviceStream stream() const = 0;  // the engine's own
+  // Makes the GPU the calling thread's, for good; may be called after this is gone.
+  virtual std::function<void()> binder() const = 0;
+
+  // `timed`: for elapsed_us. Throws InvalidRequest when `stream` is being captured into a graph.
+  virtual EventPtr record(DeviceStream stream, bool timed = false) = 0;
+  // What is put into `stream` from now on runs after `event`.
+  virtual void wait(DeviceStream stream, const DeviceEvent& event) = 0;
+  virtual bool is_complete(const DeviceEvent& event) = 0;
+  // Both are complete and timed.
+  virtual double elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) = 0;
+
+  // Usable by what is put into the engine's stream afterwards.
+  virtual void* allocate(int64_t bytes) = 0;
+  // Reusable after what is in `stream` now.
+  virtual void free(void* memory, DeviceStream stream) = 0;
+
+  // In the engine's stream. The copies do not depend on each other: they run side by side, in one
+  // launch as long as there are at most a few hundred.
+  virtual void copy_all(const std::vector<DeviceCopy>& copies) = 0;
+  virtual void clear(void* memory, int64_t bytes) = 0;
+  // In any stream, by any thread: bytes.
+  virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
+};
+
+// Collectives in the engine's stream over the GPUs of some ranks. Types that the library lacks
+// (int16, bool) do not come here: see wire_type. Bytes travel as uint8.
+class DeviceCommunicator {
+ public:
+  virtual ~DeviceCommunicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // All spans in one launch. `average` for float types only.
+  virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) = 0;
+  // `blocks` holds a block of `count` elements per rank; `own` gets this rank's, reduced. `own` may
+  // be its place in `blocks`.
+  virtual void reduce_scatter(const void* blocks, void* own, int64_t count, DataType type,
+                              ReduceOp op) = 0;
+  // As Communicator's.
+  virtual void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) = 0;
+  virtual void broadcast(void* data, int64_t bytes, int root_rank) = 0;
+  virtual void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) = 0;
+
+  // Calls between `begin_group` and `end_group` become one launch.
+  virtual void begin_group() = 0;
+  virtual void end_group() = 0;
+
+  // The ranks of the same color, in the order of their ranks; nullptr for color < 0. Collective.
+  virtual std::unique_ptr<DeviceCommunicator> split(int color) = 0;
+
+  // What went wrong since, "" when nothing did.
+  virtual std::string failure() = 0;
+  // Ends what is running, also when other ranks are gone; nothing else may be called afterwards.
+  virtual void abort() = 0;
+};
+
+// The GPU of this process and how its ranks get communicators.
+struct DeviceBackend {
+  std::unique_ptr<Device> device;
+  // `plain` connects the ranks (nullptr with one), `progress` is called while waiting and may
+  // throw.
+  std::function<std::unique_ptr<DeviceCommunicator>(Communicator* plain,
+                                                    const std::function<void()>& progress)>
+      connect;
+};
+
+// Where the shared libraries are; empty: where the loader finds them.
+struct DeviceLibraries {
+  std::string nccl;
+  std::string nvrtc;
+};
+
+// Throws EngineError with what is missing and what to do.
+DeviceBackend make_cuda_backend(int index, const DeviceLibraries& libraries);
+
+}  // namespace autotune

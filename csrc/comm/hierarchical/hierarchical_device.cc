@@ -1,0 +1,62 @@
+#include "comm/hierarchical/hierarchical_device.h"
+
+#include <algorithm>
+
+namespace autotune {
+
+HierarchicalDevice::HierarchicalDevice(DeviceCommunicator& flat, const HostMap& map)
+    : flat_(flat),
+      local_(flat.split(map.host_of(flat.rank()))),
+      cross_(flat.split(map.local_rank(flat.rank()))) {}
+
+void HierarchicalDevice::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) {
+  const auto item = static_cast<int64_t>(size_of(type));
+  const int64_t slices = local_->size();
+  struct Part {
+    const char* input;
+    char* output;
+    int64_t count;  // of a slice
+  };
+  std::vector<Part> parts;
+  std::vector<Span> rests, own_slices;  // what does not divide is short: all ranks at once
+  for (const Span& span : spans) {
+    const Part part{static_cast<const char*>(span.input), static_cast<char*>(span.output),
+                    span.count / slices};
+    const int64_t done = part.count * slices;
+    if (part.count > 0) {
+      parts.push_back(part);
+      char* own = part.output + part.count * local_->rank() * item;
+      own_slices.push_back({own, own, part.count});
+    }
+    if (done < span.count) {
+      rests.push_back({part.input + done * item, part.output + done * item, span.count - done});
+    }
+  }
+  if (!parts.empty()) {
+    local_->begin_group();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      local_->reduce_scatter(parts[i].input, own_slices[i].output, parts[i].count, type, op);
+    }
+    local_->end_group();
+    cross_->allreduce(own_slices, type, op);
+    local_->begin_group();
+    for (const Part& part : parts) {
+      local_->allgather(part.output,
+                        std::vector<int64_t>(static_cast<size_t>(slices), part.count * item));
+    }
+    local_->end_group();
+  }
+  if (!rests.empty()) flat_.allreduce(rests, type, op);
+}
+
+std::string HierarchicalDevice::failure() {
+  const std::string local = local_->failure();
+  return local.empty() ? cross_->failure() : local;
+}
+
+void HierarchicalDevice::abort() {
+  local_->abort();
+  cross_->abort();
+}
+
+}  // namespace autotune

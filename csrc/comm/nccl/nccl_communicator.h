@@ -1,0 +1,54 @@
+// Collectives over GPUs by NCCL.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/device.h"
+#include "comm/nccl/nccl_library.h"
+
+namespace autotune {
+
+class NcclCommunicator final : public DeviceCommunicator {
+ public:
+  // Collective over the ranks of `plain`; nullptr: one rank. `device` outlives this.
+  static std::unique_ptr<DeviceCommunicator> connect(std::shared_ptr<const NcclLibrary> nccl,
+                                                     const Device& device, Communicator* plain,
+                                                     const std::function<void()>& progress);
+  ~NcclCommunicator() override;
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) override;
+  void reduce_scatter(const void* blocks, void* own, int64_t count, DataType type,
+                      ReduceOp op) override;
+  void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
+  void broadcast(void* data, int64_t bytes, int root_rank) override;
+  void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
+  void begin_group() override;
+  void end_group() override;
+  std::unique_ptr<DeviceCommunicator> split(int color) override;
+  std::string failure() override;
+  void abort() override;
+
+ private:
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> nccl, DeviceStream stream, void* communicator,
+                   int rank, int size)
+      : nccl_(std::move(nccl)),
+        stream_(reinterpret_cast<void*>(stream)),
+        communicator_(communicator),
+        rank_(rank),
+        size_(size) {}
+
+  std::shared_ptr<const NcclLibrary> nccl_;
+  void* stream_;
+  void* communicator_;  // nullptr: aborted
+  int rank_;
+  int size_;
+};
+
+}  // namespace autotune
