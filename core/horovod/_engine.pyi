@@ -89,7 +89,25 @@ class Kind:
         postscale: float = 1.0,
         named: bool = True,
         process_set: int = 0,
-    ) -> None: ...
+        on_device: bool = False,
+        wire_type: str | None = None,
+    ) -> None:
+        """**Local.**
+
+        Args:
+            operation: "allreduce", "allgather", "broadcast", "barrier", "alltoall",
+                "reducescatter" or "join".
+            dtype: Name of the type as in torch without the prefix ("float32", "bfloat16", "bool").
+            reduce_op: "average", "sum", "min", "max", "product" or "adasum" (on the CPU);
+                reducescatter: "average" or "sum".
+            root_rank: For broadcast: a global rank.
+            prescale, postscale: Factors before and after the reduction.
+            named: False for a generated name: never cached, and steps are found by their period.
+            process_set: Id; 0 is the set of all ranks. Ignored by join.
+            on_device: The tensors are in the memory of the GPU that ``use_device`` named.
+            wire_type: Allreduce of float32 on a GPU: "float16" or "bfloat16", as which the tensors
+                travel; None: as they are.
+        """
 
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
@@ -98,82 +116,87 @@ class Engine:
         Raises EngineError when a rank does not connect within 60 s.
         """
 
-    def enqueue(
+    def use_device(self, index: int, nccl: str, nvrtc: str) -> None:
+        """**Local.** From now on this rank communicates tensors of GPU ``index``, too.
+
+        Args:
+            index: As CUDA numbers the GPUs of this process.
+            nccl, nvrtc: Paths of the libraries; "": where the loader finds them.
+
+        Raises InvalidRequest when it uses another GPU; EngineError when something is missing.
+        """
+
+    @property
+    def has_device(self) -> bool:
+        """**Local.** Whether ``use_device`` was called."""
+
+    def start(
         self,
-        *,
-        operation: str,
+        kind: Kind,
         name: str,
         input: int,
         output: int,
         shape: Sequence[int],
-        dtype: str,
-        reduce_op: str = "sum",
-        root_rank: int = 0,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        named: bool = True,
-        process_set: int = 0,
+        stream: int = 0,
         splits: Sequence[int] = (),
     ) -> int:
         """**Local.** Hand an operation to the engine and return its handle.
 
         Args:
-            operation: "allreduce", "allgather", "broadcast", "barrier", "alltoall",
-                "reducescatter" or "join".
+            kind: What it is.
             name: Unique among the operations in flight in the process set.
             input, output: Addresses; equal for in place; output 0 for allgather, alltoall and
-                reducescatter (see ``result``). The memory must live until ``release``.
+                reducescatter (see ``result`` and ``take_result``). The memory must live until
+                ``release``, on a GPU until what ``order`` says.
             shape: Shape of the input, in elements; () for barrier and join.
-            dtype: Name of the type as in torch without the prefix ("float32", "bfloat16", "bool").
-            reduce_op: "average", "sum", "min", "max", "product" or "adasum"; reducescatter:
-                "average" or "sum".
-            root_rank: For broadcast: a global rank.
-            prescale, postscale: Factors before and after the reduction.
-            named: False for a generated name: never cached, and steps are found by their period.
-            process_set: Id; 0 is the set of all ranks. Ignored by join.
+            stream: GPU: the input is there when this stream (a cudaStream_t) has done what it has.
             splits: For alltoall: rows of the first dimension for each rank of the set, in order
                 (rows beyond their sum are not sent); () cuts it into equal parts.
 
         Raises InvalidRequest, and nothing is in flight then: a name that is in flight; an unknown
         process set, this rank or the root not in it; bad splits; reducescatter of a scalar or with
         another reduce_op; adasum of integers or in a set whose size is no power of two; join while
-        this rank has joined. Raises EngineError: shut down, dead rank.
+        this rank has joined; a stream that is being captured. Raises EngineError: shut down, dead
+        rank.
 
         While a rank has joined, it contributes zeros to allreduce (whose average still divides by
         the size of the set; min, max and product see the zeros, too); allgather, broadcast,
         alltoall and reducescatter fail on the other ranks, barrier does not wait for it.
         """
 
-    def start(self, kind: Kind, name: str, input: int, output: int, shape: Sequence[int], /) -> int:
-        """**Local.** As ``enqueue``, in a quarter of its time."""
-
-    def finish(self, handle: int, /) -> None:
-        """**Local.** ``wait``, then ``release``, also of a failed operation."""
-
-    def enqueue_group(
-        self,
-        requests: Sequence[tuple[str, int, int, Sequence[int], str]],
-        *,
-        operation: str,
-        reduce_op: str = "sum",
-        root_rank: int = 0,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        named: bool = True,
-        process_set: int = 0,
+    def start_group(
+        self, members: Sequence[tuple[Kind, str, int, int, Sequence[int]]], stream: int = 0
     ) -> list[int]:
-        """**Local.** As ``enqueue`` for a list of (name, input, output, shape, dtype): one handle
+        """**Local.** As ``start`` for a list of (kind, name, input, output, shape): one handle
         each.
 
         All or none are taken, and they are announced together. They fuse like any others; with
         Options.disable_group_fusion the members of a group fuse among themselves only.
         """
 
+    def finish(self, handle: int, stream: int = 0) -> None:
+        """**Local.** ``wait``, ``order`` and ``release``, the last one also of a failed
+        operation."""
+
+    def order(self, handle: int, stream: int) -> None:
+        """**Local.** GPU: what ``stream`` does from now on comes after the operation, which is
+        complete. Nothing happens for an operation on the CPU."""
+
+    def take_result(self, handle: int, output: int, stream: int) -> None:
+        """**Local.** GPU: ``order``, and copy the result of an allgather, alltoall or
+        reducescatter to the address ``output``, in ``stream``; once."""
+
+    def result_shape(self, handle: int) -> list[int]:
+        """**Local.** Shape of the result of a complete allgather, alltoall or reducescatter."""
+
     def poll(self, handle: int) -> bool:
-        """**Local.** True when the operation is complete (or failed)."""
+        """**Local.** True when the operation is complete (or failed), on a GPU also there."""
 
     def wait(self, handle: int) -> None:
-        """**Local.** Return when the operation is complete; raises EngineError if it failed."""
+        """**Local.** Return when the operation is complete; raises EngineError if it failed.
+
+        On a GPU it is complete when all of it is in the engine's stream.
+        """
 
     def result(self, handle: int) -> tuple[memoryview, list[int]]:
         """**Local.** Output bytes and shape of a complete allgather, alltoall or reducescatter;
@@ -262,6 +285,12 @@ class Engine:
     @property
     def failed(self) -> bool:
         """True after a fatal error (a dead rank): MPI must not be finalised."""
+
+def nccl_version(path: str) -> int:
+    """Version of the NCCL at ``path`` ("": where the loader finds it), or 0 without one."""
+
+def cuda_version() -> int:
+    """Newest CUDA version that NVIDIA's driver knows, or 0 without a driver."""
 
 def mpi_library() -> str:
     """Path of the libmpi that the engine resolved, or '' without one."""

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod import _engine, mpi, timeline
+from horovod import _engine, cuda_libraries, mpi, timeline
 from horovod.launch import singleton_error
 from horovod.settings import Settings
 from horovod.starting import Job, Start, Tuner, start_job
@@ -232,8 +232,8 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """**Local.** Return the version code of NCCL, 0 without it."""
-    return 0
+    """**Local.** Return NCCL's version code, e.g. 22809 for 2.28.9; 0 without it."""
+    return cuda_libraries.nccl_version()
 
 
 def ddl_built() -> bool:
@@ -248,7 +248,7 @@ def ccl_built() -> bool:
 
 def cuda_built() -> bool:
     """**Local.** Return whether tensors on CUDA devices can be communicated."""
-    return False
+    return cuda_libraries.cuda_version() > 0 and nccl_built() > 0
 
 
 def rocm_built() -> bool:

@@ -219,6 +219,7 @@ void bind_engine(py::module_& module) {
             engine.use_device(index, {nccl, nvrtc});
           },
           "index"_a, "nccl"_a, "nvrtc"_a, Unlocked())
+      .def_property_readonly("has_device", &Engine::has_device)
       .def("order", &Engine::order, "handle"_a, "stream"_a)
       .def(
           "take_result",

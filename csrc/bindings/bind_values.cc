@@ -4,6 +4,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/options.h"
+#include "comm/device.h"
 #include "comm/mpi/mpi_point_to_point.h"
 #include "common/errors.h"
 #include "common/types.h"
@@ -66,6 +67,8 @@ void bind_values(py::module_& module) {
       .def_readonly("signature", &StepRecord::signature)
       .def_readonly("samples", &StepRecord::samples);
 
+  module.def("nccl_version", &nccl_version);
+  module.def("cuda_version", &cuda_version);
   module.def("mpi_library", &mpi_library_path);
   module.def("mpi_library_version", &mpi_library_version);
 }

@@ -123,6 +123,10 @@ struct DeviceLibraries {
   std::string nvrtc;
 };
 
+// 0 where there is none. `path`: of NCCL, or empty.
+int nccl_version(const std::string& path);
+int cuda_version();
+
 // Throws EngineError with what is missing and what to do.
 DeviceBackend make_cuda_backend(int index, const DeviceLibraries& libraries);
 

@@ -12,7 +12,7 @@ namespace {
 
 // Above this a call of its own within the group costs less than a copy in and out (measured:
 // experiments/gpu).
-constexpr int64_t in_place_bytes = 1 << 20;
+constexpr int64_t in_place_bytes = 2 << 20;
 // Tensors begin at whole words of this many bytes in the buffer, so that they are copied in those.
 constexpr int64_t alignment = 16;
 

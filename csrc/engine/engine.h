@@ -98,6 +98,7 @@ class Engine {
   // From now on this rank communicates tensors of GPU `index`, too. Throws InvalidRequest when it
   // already uses another one, EngineError when something is missing.
   void use_device(int index, const DeviceLibraries& libraries);
+  bool has_device() const { return device_ != nullptr; }
   // The input of an operation is there when `stream` has done what it has now. Throws
   // InvalidRequest.
   EventPtr input_ready(DeviceStream stream);

@@ -12,7 +12,7 @@ import numpy as np
 from harness import tell
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod import _engine, basics
 
 TENSORS = 161
 WARM_UP, STEPS, ROUNDS = 100, 100, 11
@@ -22,14 +22,15 @@ hvd.init()
 engine = basics.engine()
 values = np.ones(TENSORS, dtype=np.float32)
 first = values.ctypes.data
-requests = [(f"tensor.{i}", first + 4 * i, first + 4 * i, (1,), "float32") for i in range(TENSORS)]
+kind = _engine.Kind(operation="allreduce", dtype="float32", reduce_op="average")
+members = [(kind, f"tensor.{i}", first + 4 * i, first + 4 * i, (1,)) for i in range(TENSORS)]
 
 
 def run(steps: int) -> float:
     """Return the duration of ``steps`` steps in microseconds a step."""
     begin = time.perf_counter()
     for _ in range(steps):
-        for handle in engine.enqueue_group(requests, operation="allreduce", reduce_op="average"):
+        for handle in engine.start_group(members):
             engine.finish(handle)
         engine.end_step()
     return (time.perf_counter() - begin) / steps * 1e6

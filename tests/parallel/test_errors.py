@@ -163,18 +163,12 @@ def test_allgather_type(rank: int, size: int) -> None:
 
 def test_operation(rank: int, size: int) -> None:
     """One name, two operations: only possible below the torch API, which prefixes names."""
-    from horovod import basics
+    from horovod import _engine, basics
 
     engine, tensor = basics.engine(), torch.ones(3)
     operation = "broadcast" if last(rank, size) else "allreduce"
-    handle = engine.enqueue(
-        operation=operation,
-        name="same",
-        input=tensor.data_ptr(),
-        output=tensor.data_ptr(),
-        shape=[3],
-        dtype="float32",
-    )
+    kind = _engine.Kind(operation=operation, dtype="float32")
+    handle = engine.start(kind, "same", tensor.data_ptr(), tensor.data_ptr(), [3])
     with pytest.raises(RuntimeError, match=r"same.*allreduce on rank 0.*broadcast on rank"):
         engine.wait(handle)
     engine.release(handle)

@@ -8,7 +8,14 @@ import torch
 
 
 class Compressor:
-    """Interface of a compression: two static functions around a reduction."""
+    """Interface of a compression: two static functions around a reduction.
+
+    Attributes:
+        wire_type: What ``compress`` makes of a float32 tensor, if all it does is to change its
+            type: the engine does that itself where it can, on its way through a GPU's memory.
+    """
+
+    wire_type: ClassVar[str | None] = None
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
@@ -56,12 +63,14 @@ class _CastCompressor(Compressor):
 class FP16Compressor(_CastCompressor):
     """Floating-point tensors travel as float16."""
 
+    wire_type = "float16"
     dtype = torch.float16
 
 
 class BF16Compressor(_CastCompressor):
     """Floating-point tensors travel as bfloat16."""
 
+    wire_type = "bfloat16"
     dtype = torch.bfloat16
 
 

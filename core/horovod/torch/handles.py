@@ -1,7 +1,8 @@
 """Operations in flight, by the integer handle that the script holds.
 
 The engine holds no Python object: this table keeps input and output alive until the operation is
-complete. An operation that nobody will wait for any more (its wait was interrupted) is abandoned
+complete; on a GPU torch's allocator reuses memory in the order of the stream that waited. An
+operation that nobody will wait for any more (its wait was interrupted) is abandoned
 and reaped when another one is added.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from horovod import _engine, autotuning
 from horovod.common.exceptions import HorovodInternalError
+from horovod.torch import cuda
 
 
 class Operation:
@@ -24,9 +26,10 @@ class Operation:
         kept: What must stay alive until it is complete: usually (input, output).
         finish: Returns the result once all of it is complete.
         in_engine: The engine holds the result, which ``finish`` takes.
+        device: GPU of its tensors; -1: CPU.
     """
 
-    __slots__ = ("engine", "finish", "handles", "in_engine", "kept")
+    __slots__ = ("device", "engine", "finish", "handles", "in_engine", "kept")
 
     def __init__(
         self,
@@ -35,7 +38,9 @@ class Operation:
         kept: tuple[Any, ...],
         finish: Callable[[Operation], Any],
         in_engine: bool = True,
+        device: int = cuda.HOST,
     ) -> None:
+        self.device = device
         self.engine = engine
         self.in_engine = in_engine
         self.handles = handles
@@ -49,6 +54,9 @@ class Operation:
     def wait(self) -> None:
         """**Local.** Return when all of it is complete.
 
+        On a GPU: when all of it is in the engine's stream. What the current stream does from now on
+        comes after it.
+
         Raises:
             HorovodInternalError: Some of it failed (the first error; the rest is complete, too).
         """
@@ -60,9 +68,10 @@ class Operation:
                 except _engine.EngineError as error:
                     first = first or error
         else:
+            stream = 0 if self.device < 0 else cuda.current_stream(self.device)
             while self.handles:  # an interrupted wait leaves the rest
                 try:
-                    self.engine.finish(self.handles[0])
+                    self.engine.finish(self.handles[0], stream)
                 except _engine.EngineError as error:
                     first = first or error
                 del self.handles[0]

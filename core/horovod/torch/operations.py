@@ -36,4 +36,4 @@ __all__ += meetings.__all__
 def reset() -> None:
     """**Local.** Forget handles and numbers, after ``shutdown``."""
     handles.clear()
-    request.forget_names()
+    request.forget_engine()

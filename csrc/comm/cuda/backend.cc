@@ -3,8 +3,27 @@
 #include "comm/cuda/cuda_device.h"
 #include "comm/device.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "common/errors.h"
 
 namespace autotune {
+
+int nccl_version(const std::string& path) {
+  int version = 0;
+  try {
+    NcclLibrary(path).version(&version);
+  } catch (const EngineError&) {  // none, or too old
+  }
+  return version;
+}
+
+int cuda_version() {
+  int version = 0;
+  try {
+    CudaDriver().driver_version(&version);
+  } catch (const EngineError&) {
+  }
+  return version;
+}
 
 DeviceBackend make_cuda_backend(int index, const DeviceLibraries& libraries) {
   auto nccl = std::make_shared<const NcclLibrary>(libraries.nccl);

@@ -184,6 +184,8 @@ def allreduce(
     """
     op = resolve_op(op, average)
     how = How(name, op, prescale_factor, postscale_factor, process_set)
+    if op != Adasum and request.compresses(tensor, compression.wire_type):
+        how, compression = how._replace(wire_type=compression.wire_type), Compression.none
     compressed, context = compression.compress(tensor)
     if request.wants_gradient([compressed]):
         reduced = request.apply(_Allreduce, how, compressed)
@@ -205,6 +207,8 @@ def grouped_allreduce(
     """**Collective.** As ``allreduce`` for several tensors at once; differentiable."""
     op = resolve_op(op, average)
     how = How(name, op, prescale_factor, postscale_factor, process_set)
+    if op != Adasum and all(request.compresses(t, compression.wire_type) for t in tensors):
+        how, compression = how._replace(wire_type=compression.wire_type), Compression.none
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [pair[0] for pair in pairs]
     if request.wants_gradient(compressed):
@@ -232,6 +236,7 @@ def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
         engine_op,
         how.prescale,
         how.postscale,
+        how.wire_type,
     )
 
 
@@ -252,6 +257,7 @@ def _start(tensor: torch.Tensor, output: torch.Tensor, how: How) -> int:
         reduce_op=ENGINE_NAMES[how.op],
         prescale=how.prescale,
         postscale=how.postscale,
+        wire_type=how.wire_type,
     )
 
 
@@ -271,6 +277,7 @@ def _start_group(
         reduce_op=ENGINE_NAMES[how.op],
         prescale=how.prescale,
         postscale=how.postscale,
+        wire_type=how.wire_type,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from horovod import _engine, basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.process_set import ProcessSet, global_process_set
-from horovod.torch import handles
+from horovod.torch import cuda, handles
 from horovod.torch.collectives.request import forget_names, set_id
 from horovod.torch.handles import Operation, synchronize
 
@@ -31,7 +31,8 @@ def join(device: int = -1) -> int:
     still divides by all ranks); their other collectives fail.
 
     Args:
-        device: Accepted for compatibility.
+        device: GPU on which this rank contributes zeros if it has not used one yet; -1: the
+            current one.
 
     Returns:
         The rank that joined last, the same on all ranks.
@@ -39,6 +40,7 @@ def join(device: int = -1) -> int:
     Raises:
         HorovodInternalError: A rank died or the engine was shut down.
     """
+    cuda.use_for_zeros(basics.engine(), device)
     last: int = synchronize(_start("join", 0, _last_joined))
     return last
 
@@ -46,16 +48,8 @@ def join(device: int = -1) -> int:
 def _start(operation: str, set_number: int, finish: Any) -> int:
     engine = basics.engine()
     try:
-        handle = engine.enqueue(
-            operation=operation,
-            name=f"{operation}.noname",
-            input=0,
-            output=0,
-            shape=(),
-            dtype="uint8",
-            named=False,
-            process_set=set_number,
-        )
+        kind = _engine.Kind(operation=operation, dtype="uint8", named=False, process_set=set_number)
+        handle = engine.start(kind, f"{operation}.noname", 0, 0, ())
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None
     except _engine.EngineError as error:

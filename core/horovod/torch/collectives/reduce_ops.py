@@ -21,6 +21,8 @@ class How(NamedTuple):
     prescale: float
     postscale: float
     process_set: ProcessSet = global_process_set
+    wire_type: str | None = None
+    """The engine's name of the type as which float32 tensors of a GPU travel."""
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:

@@ -12,7 +12,7 @@ import torch
 from horovod import _engine, autotuning, basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.process_set import ProcessSet, global_process_set
-from horovod.torch import handles
+from horovod.torch import cuda, handles
 from horovod.torch.handles import Operation
 
 P = ParamSpec("P")
@@ -40,7 +40,7 @@ def check(tensor: torch.Tensor) -> str:
     dtype = DTYPES.get(tensor.dtype)
     if (
         dtype is None
-        or not tensor.is_cpu
+        or not (tensor.is_cpu or tensor.is_cuda)
         or tensor.layout is not torch.strided
         or not tensor.is_contiguous()
     ):
@@ -52,12 +52,29 @@ def _why_unsuitable(tensor: torch.Tensor) -> str:
     if tensor.dtype not in DTYPES:
         known = ", ".join(DTYPES.values())
         return f"tensor of type {tensor.dtype}: expected one of {known}"
-    if not tensor.is_cpu:
-        return f"tensor on {tensor.device}: this version communicates CPU tensors; use tensor.cpu()"
+    if not (tensor.is_cpu or tensor.is_cuda):
+        return f"tensor on {tensor.device}: expected one on the CPU or a CUDA GPU; use tensor.cpu()"
     return (
         "Tensor is required to be contiguous (and dense), got one of shape "
         f"{list(tensor.shape)}, layout {tensor.layout}. Use tensor.contiguous()"
     )
+
+
+def make_kind(engine: _engine.Engine, device: int, **what: Any) -> _engine.Kind:
+    """**Local.** Return the engine's description of operations on tensors of ``device``.
+
+    Args:
+        engine: Learns of the GPU when this is the first one.
+        device: GPU, or -1 for the CPU.
+        **what: As ``_engine.Kind``.
+
+    Raises:
+        ValueError: The engine uses another GPU.
+        RuntimeError: Something is missing, see ``cuda.use``.
+    """
+    if device >= 0:
+        cuda.use(engine, device)
+    return _engine.Kind(**what, on_device=device >= 0)
 
 
 def set_id(process_set: ProcessSet) -> int:
@@ -93,15 +110,21 @@ def start_one(
         output: Where the result goes; None: the engine allocates it (``take_result``).
         process_set: Its members take part.
         finish: Makes the result once the operation is complete.
-        **how: Further arguments of ``Engine.enqueue``.
+        **how: ``splits``, or further arguments of ``_engine.Kind``.
 
     Raises:
         ValueError: The request is refused.
         HorovodInternalError: A rank died or the engine was shut down.
     """
     engine = basics.engine()
-    handle = _start(engine, operation, name, tensor, output, process_set, how)
-    return handles.add(Operation(engine, [handle], (tensor, output), finish, output is None))
+    sent, received = tensor, output
+    if _needs_host(tensor, how):
+        assert output is not None
+        sent = received = tensor.cpu()
+        finish = _through_host(finish, [received], [output])
+    handle = _start(engine, operation, name, sent, received, process_set, how)
+    kept = tensor, output
+    return handles.add(Operation(engine, [handle], kept, finish, output is None, sent.get_device()))
 
 
 def run_reduction(
@@ -113,20 +136,32 @@ def run_reduction(
     reduce_op: str,
     prescale: float,
     postscale: float,
+    wire_type: str | None = None,
 ) -> torch.Tensor:
     """**Collective.** As ``start_one`` for a reduction, then wait; return ``output``.
 
     The shortest way through Python: a loop over small tensors spends most of its time here.
     """
     engine = basics.engine()
-    how = {"reduce_op": reduce_op, "prescale": prescale, "postscale": postscale}
+    how = {
+        "reduce_op": reduce_op,
+        "prescale": prescale,
+        "postscale": postscale,
+        "wire_type": wire_type,
+    }
+    device = tensor.get_device()
+    if _needs_host(tensor, how):
+        start = start_one(operation, name, tensor, output, process_set, result_output, **how)
+        result: torch.Tensor = handles.synchronize(start)
+        return result
     handle = _start(engine, operation, name, tensor, output, process_set, how)
     try:
-        engine.finish(handle)
+        engine.finish(handle, 0 if device < 0 else cuda.current_stream(device))
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
     except BaseException:
-        handles.abandon(Operation(engine, [handle], (tensor, output), result_output))
+        kept = tensor, output
+        handles.abandon(Operation(engine, [handle], kept, result_output, device=device))
         raise
     autotuning.tick()
     return output
@@ -145,26 +180,39 @@ def start_group(
 
     Arguments and errors as ``start_one``; names are ``grouped_<operation>.<name>_<i>of<n>``.
     """
-    dtypes = [check(tensor) for tensor in tensors]
     engine = basics.engine()
     number = set_id(process_set)
-    kind = f"grouped_{operation}"
-    base = f"{kind}.{name}" if name is not None else _next_name(kind, number)
-    count = len(dtypes)
+    kept = tensors, outputs
+    if outputs is not None and any(_needs_host(tensor, how) for tensor in tensors):
+        copies = [tensor.cpu() for tensor in tensors]
+        finish = _through_host(finish, copies, outputs)
+        tensors = outputs = copies
+    devices = {tensor.get_device() for tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(f"{operation}: expected a group on one device, got {_devices(tensors)}")
+    device = max(devices, default=cuda.HOST)
+    named = name is not None
+    kinds = [_kind(engine, operation, check(t), number, named, device, how) for t in tensors]
+    group = f"grouped_{operation}"
+    base = f"{group}.{name}" if named else _next_name(group, number)
+    count = len(kinds)
     places = [0] * count if outputs is None else [output.data_ptr() for output in outputs]
-    requests = [
-        (f"{base}_{i}of{count}", tensor.data_ptr(), place, tensor.shape, dtype)
-        for i, (tensor, place, dtype) in enumerate(zip(tensors, places, dtypes, strict=True), 1)
+    members = [
+        (kind, f"{base}_{i}of{count}", tensor.data_ptr(), place, tensor.shape)
+        for i, (kind, tensor, place) in enumerate(zip(kinds, tensors, places, strict=True), 1)
     ]
     try:
-        numbers = engine.enqueue_group(
-            requests, operation=operation, named=name is not None, process_set=number, **how
-        )
+        numbers = engine.start_group(members, 0 if device < 0 else cuda.current_stream(device))
     except _engine.InvalidRequest as error:
-        raise _refused(error, kind, name, number) from None
+        raise _refused(error, group, name, number) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
-    return handles.add(Operation(engine, numbers, (tensors, outputs), finish, outputs is None))
+    return handles.add(Operation(engine, numbers, kept, finish, outputs is None, device))
+
+
+def compresses(tensor: torch.Tensor, wire_type: str | None) -> bool:
+    """**Local.** Return whether the engine itself can let ``tensor`` travel as ``wire_type``."""
+    return wire_type is not None and tensor.dtype is torch.float32 and tensor.is_cuda
 
 
 def outputs_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -189,6 +237,8 @@ def results_allocated(operation: Operation) -> list[torch.Tensor]:
 
 def take_result(operation: Operation, index: int, dtype: torch.dtype) -> torch.Tensor:
     """**Local.** Return a result that the engine allocated; the tensor keeps its memory alive."""
+    if operation.device >= 0:
+        return _take_from_gpu(operation, operation.handles[index], dtype)
     data, shape = operation.engine.result(operation.handles[index])
     if data.nbytes == 0:
         return torch.empty(shape, dtype=dtype)
@@ -223,8 +273,47 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def forget_names() -> None:
-    """**Local.** Begin to count unnamed operations anew, after ``shutdown``."""
+    """**Local.** Begin to count unnamed operations anew."""
     _unnamed.clear()
+
+
+def forget_engine() -> None:
+    """**Local.** Forget what belongs to the engine, after ``shutdown``."""
+    forget_names()
+    _kinds.clear()
+
+
+def _take_from_gpu(operation: Operation, handle: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return a copy in torch's own memory; the engine's is reusable after it."""
+    shape = operation.engine.result_shape(handle)
+    output = torch.empty(shape, dtype=dtype, device=f"cuda:{operation.device}")
+    stream = cuda.current_stream(operation.device)
+    operation.engine.take_result(handle, output.data_ptr(), stream)
+    return output
+
+
+def _needs_host(tensor: torch.Tensor, how: dict[str, Any]) -> bool:
+    """Return whether only the CPU can do it: Adasum."""
+    return how.get("reduce_op") == "adasum" and tensor.is_cuda
+
+
+def _through_host(
+    finish: Callable[[Operation], Any],
+    copies: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+) -> Callable[[Operation], Any]:
+    """Return a ``finish`` that first puts results on the CPU where they belong."""
+
+    def copy_and_finish(operation: Operation) -> Any:
+        for output, copy in zip(outputs, copies, strict=True):
+            output.detach().copy_(copy)
+        return finish(operation)
+
+    return copy_and_finish
+
+
+def _devices(tensors: Sequence[torch.Tensor]) -> str:
+    return " and ".join(sorted({str(tensor.device) for tensor in tensors}))
 
 
 def _start(
@@ -238,27 +327,18 @@ def _start(
 ) -> int:
     """Hand one tensor to the engine and return the engine's handle."""
     dtype = check(tensor)
+    device = tensor.get_device()
     number = 0 if process_set is global_process_set else set_id(process_set)
+    splits = how.pop("splits", ())
+    kind = _kind(engine, operation, dtype, number, name is not None, device, how)
     if name is not None:
         full_name = f"{operation}.{name}"
     else:
         full_name = _next_name(operation, number)
     place = 0 if output is None else output.data_ptr()
+    stream = 0 if device < 0 else cuda.current_stream(device)
     try:
-        if "splits" not in how:
-            kind = _kind(operation, dtype, number, name is not None, how)
-            return engine.start(kind, full_name, tensor.data_ptr(), place, tensor.shape)
-        return engine.enqueue(
-            operation=operation,
-            name=full_name,
-            input=tensor.data_ptr(),
-            output=place,
-            shape=tensor.shape,
-            dtype=dtype,
-            named=name is not None,
-            process_set=number,
-            **how,
-        )
+        return engine.start(kind, full_name, tensor.data_ptr(), place, tensor.shape, stream, splits)
     except _engine.InvalidRequest as error:
         raise _refused(error, operation, name, number) from None
     except _engine.EngineError as error:
@@ -266,16 +346,28 @@ def _start(
 
 
 def _kind(
-    operation: str, dtype: str, process_set: int, named: bool, how: dict[str, Any]
+    engine: _engine.Engine,
+    operation: str,
+    dtype: str,
+    process_set: int,
+    named: bool,
+    device: int,
+    how: dict[str, Any],
 ) -> _engine.Kind:
     """Return the engine's description of such operations, made once."""
-    key = (operation, dtype, process_set, named, *how.values())
+    key = (operation, dtype, process_set, named, device, *how.values())
     kind = _kinds.get(key)
     if kind is None:
         if len(_kinds) >= _MOST_KINDS:  # factors that change from call to call
             _kinds.clear()
-        kind = _kinds[key] = _engine.Kind(
-            operation=operation, dtype=dtype, process_set=process_set, named=named, **how
+        kind = _kinds[key] = make_kind(
+            engine,
+            device,
+            operation=operation,
+            dtype=dtype,
+            process_set=process_set,
+            named=named,
+            **how,
         )
     return kind
 

@@ -11,8 +11,9 @@ import torch
 
 from horovod.process_set import ProcessSet
 from horovod.torch import handles, operations
-from horovod.torch.collectives.reduce_ops import How
+from horovod.torch.collectives.reduce_ops import Adasum, How
 from horovod.torch.collectives.repeated import RepeatedAllreduce
+from horovod.torch.collectives.request import compresses
 from horovod.torch.compression import Compression, Compressor
 
 
@@ -31,6 +32,11 @@ class Options:
     def how(self) -> tuple[int, float, float, ProcessSet]:
         """**Local.** The last arguments of an allreduce."""
         return self.op, self.prescale_factor, self.postscale_factor, self.process_set
+
+    @property
+    def wire_type(self) -> str | None:
+        """**Local.** The type as which the engine may let float32 gradients travel."""
+        return None if self.op == Adasum else self.compression.wire_type
 
 
 class Gradient:
@@ -62,8 +68,13 @@ class Gradient:
         """**Local.** Return whether it is worth reducing: not that of a frozen parameter."""
         return self.parameter.requires_grad or self.parameter.grad is not None
 
-    def outgoing(self, options: Options) -> torch.Tensor:
-        """**Local.** Return what travels: zeros for a missing gradient, dense where it may be."""
+    def outgoing(self, options: Options, alone: bool = False) -> torch.Tensor:
+        """**Local.** Return what travels: zeros for a missing gradient, dense where it may be.
+
+        Args:
+            options: How gradients travel.
+            alone: It travels by ``RepeatedAllreduce``, which compresses what the engine can.
+        """
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self.parameter.grad = self._zeros()
@@ -72,7 +83,10 @@ class Gradient:
             if not options.sparse_as_dense:
                 return gradient
             gradient = gradient.to_dense()
-        if options.compression is not Compression.none:
+        self._context = None
+        if options.compression is not Compression.none and not (
+            alone and compresses(gradient, options.wire_type)
+        ):
             gradient, self._context = options.compression.compress(gradient)
         self._sent = gradient = gradient.contiguous()
         return gradient
@@ -122,7 +136,9 @@ class Group:
         self._waits: list[tuple[list[Gradient], int | Callable[[], Any]]] = []
         for member in self.members:
             member.group = self
-        alone = How(self.members[0].name, *options.how) if len(self.members) == 1 else None
+        alone = None
+        if len(self.members) == 1:
+            alone = How(self.members[0].name, *options.how, options.wire_type)
         self._single = None if alone is None else RepeatedAllreduce(alone)
 
     def start(self) -> None:
@@ -130,7 +146,7 @@ class Group:
         self.started = True
         options = self._options
         if self._single is not None:
-            tensor = self.members[0].outgoing(options)
+            tensor = self.members[0].outgoing(options, alone=True)
             if not tensor.is_sparse:
                 self._waits.append((self.members, self._single.start(tensor)))
                 return

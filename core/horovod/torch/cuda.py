@@ -1,0 +1,48 @@
+"""The GPU of this rank: given to the engine with the first tensor; the script's current stream."""
+
+from __future__ import annotations
+
+import torch
+
+from horovod import _engine, cuda_libraries
+
+HOST = -1
+"""What ``Tensor.get_device`` calls the CPU."""
+
+
+def use(engine: _engine.Engine, index: int) -> None:
+    """**Local.** Let ``engine`` communicate tensors of GPU ``index``.
+
+    Raises:
+        ValueError: It already communicates those of another one.
+        RuntimeError: The driver, NCCL or the compiler is missing, or the GPU fails.
+    """
+    libraries = cuda_libraries.find_libraries()
+    try:
+        engine.use_device(index, libraries.nccl, libraries.nvrtc)
+    except _engine.InvalidRequest as error:
+        raise ValueError(str(error)) from None
+    except _engine.EngineError as error:
+        raise RuntimeError(str(error)) from None
+
+
+def use_for_zeros(engine: _engine.Engine, index: int) -> None:
+    """**Local.** Before a join: this rank may have to contribute zeros on a GPU.
+
+    Args:
+        engine: The one that joins.
+        index: GPU that the script names; -1: the current one, if it uses any.
+    """
+    if not engine.has_device and (index >= 0 or torch.cuda.is_initialized()):
+        use(engine, index if index >= 0 else torch.cuda.current_device())
+
+
+def _public_current_stream(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _public_current_stream)
+"""**Local.** Return the handle of the current stream of a GPU; torch's own short way if it has it.
+
+``torch.cuda.current_stream`` makes an object, which costs a microsecond per tensor.
+"""
