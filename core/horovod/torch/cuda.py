@@ -33,7 +33,8 @@ def use_for_zeros(engine: _engine.Engine, index: int) -> None:
         engine: The one that joins.
         index: GPU that the script names; -1: the current one, if it uses any.
     """
-    if not engine.has_device and (index >= 0 or torch.cuda.is_initialized()):
+    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if not engine.has_device and (index >= 0 or initialized):
         use(engine, index if index >= 0 else torch.cuda.current_device())
 
 
