@@ -263,7 +263,7 @@ void Engine::order(int64_t number, DeviceStream stream) {
   if (!finished) return;
   uint64_t& newest = ordered_[stream];  // all are of the engine's stream: one after the other
   if (newest >= finished->number) return;
-  device_.load()->wait(stream, *finished);
+  device_steps_.wait(*device_.load(), stream, *finished);
   newest = finished->number;
 }
 
@@ -287,7 +287,17 @@ bool Engine::end_step(bool is_explicit) {
 // mutex_ held.
 void Engine::end_step_now(Clock::time_point now) {
   timeline_.step_ends(steps_.current_step(), steps_.payload_bytes());
-  steps_.end(now, static_cast<int64_t>(epoch_), epoch_first_step_);
+  const StepRecord record = steps_.end(now, static_cast<int64_t>(epoch_), epoch_first_step_);
+  Device* const device = device_;
+  if (device == nullptr || !device_steps_.end(*device, record)) return steps_.append(record);
+  take_device_steps();
+}
+
+// mutex_ held.
+void Engine::take_device_steps() {
+  Device* const device = device_;
+  if (device == nullptr) return;
+  for (const StepRecord& record : device_steps_.take(*device)) steps_.append(record);
 }
 
 void Engine::start_timeline(const std::string& path, bool mark_cycles) {
@@ -307,6 +317,7 @@ void Engine::add_samples(int64_t count) {
 void Engine::drain_steps(std::vector<StepRecord>& records,
                          std::vector<std::pair<int64_t, OperationSizes>>& signatures) {
   std::lock_guard lock(mutex_);
+  take_device_steps();
   steps_.drain(Clock::now(), records, signatures);
 }
 

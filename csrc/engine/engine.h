@@ -33,6 +33,7 @@
 #include "comm/choose.h"
 #include "comm/control/control.h"
 #include "engine/coordinator.h"
+#include "engine/device_steps.h"
 #include "engine/executor.h"
 #include "engine/process_set.h"
 #include "engine/response_cache.h"
@@ -143,6 +144,7 @@ class Engine {
   std::shared_ptr<Handle> find_handle(int64_t handle);
   void start_timeline_at_init();
   void end_step_now(Clock::time_point now);
+  void take_device_steps();
   Clock::time_point announce_time() const;
 
   // engine_cycle.cc: negotiating and performing
@@ -216,6 +218,7 @@ class Engine {
   int64_t epoch_first_step_ = 0;
   std::optional<std::pair<uint64_t, Params>> proposal_;
   StepTracker steps_;
+  DeviceSteps device_steps_;
   Counters counters_;
   std::vector<CheckRecord> checks_;
   bool shutdown_requested_ = false;

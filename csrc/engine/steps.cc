@@ -89,7 +89,7 @@ void StepTracker::add_operation(const Request& request) {
   if (!explicit_ && request.cacheable) names_.insert(request.name);
 }
 
-void StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
+StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
   StepRecord record;
   record.step = step_;
   record.count = 1;
@@ -104,7 +104,6 @@ void StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
       known_signatures_.insert(record.signature).second) {
     new_signatures_.emplace_back(record.signature, operations_);
   }
-  append(record);
   ++step_;
   step_start_ = now;
   exposed_us_ = 0;
@@ -113,6 +112,7 @@ void StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
   hash_ = 0;
   operations_.clear();
   names_.clear();
+  return record;
 }
 
 void StepTracker::append(const StepRecord& record) {

@@ -66,8 +66,10 @@ class StepTracker {
   void add_samples(int64_t count) { samples_ += count; }
   void add_exposed(std::chrono::duration<double, std::micro> time) { exposed_us_ += time.count(); }
 
-  // The step ends now; `epoch` has been in force since step `epoch_first_step`.
-  void end(TimePoint now, int64_t epoch, int64_t epoch_first_step);
+  // The step ends now; `epoch` has been in force since step `epoch_first_step`. Its record is to be
+  // appended, at once or when more is known of it, in order.
+  StepRecord end(TimePoint now, int64_t epoch, int64_t epoch_first_step);
+  void append(const StepRecord& record);
   // Steps are numbered on from `step`, which other ranks have reached (after a join).
   void advance_to(int64_t step) { step_ = step > step_ ? step : step_; }
   // The script ends steps itself: stop looking for repetitions.
@@ -80,8 +82,6 @@ class StepTracker {
              std::vector<std::pair<int64_t, OperationSizes>>& signatures);
 
  private:
-  void append(const StepRecord& record);
-
   bool explicit_ = false;
   bool paused_ = false;
   int64_t step_ = 0;

@@ -23,7 +23,7 @@ struct Feed {
   void operator()(const Request& r) {
     now += 2ms;
     if (tracker.begins_step(r)) {
-      tracker.end(now, 0, 0);
+      tracker.append(tracker.end(now, 0, 0));
       ++steps;
     }
     tracker.add_operation(r);
@@ -82,7 +82,7 @@ TEST(an_explicit_end_switches_repetition_off) {
 TEST(evaluation_has_another_signature_and_paused_steps_have_none) {
   Feed feed;
   feed.tracker.set_explicit();
-  const auto end = [&] { feed.tracker.end(feed.now += 5ms, 0, 0); };
+  const auto end = [&] { feed.tracker.append(feed.tracker.end(feed.now += 5ms, 0, 0)); };
   feed(request("grad", 10)), end();
   feed(request("grad", 10)), feed(request("accuracy", 1)), end();
   feed.tracker.set_paused(true);
@@ -101,7 +101,7 @@ TEST(an_allgather_with_another_first_dimension_is_the_same_step) {
     Request r = request("g", rows);
     r.operation = Operation::allgather;
     feed(r);
-    feed.tracker.end(feed.now += 5ms, 0, 0);
+    feed.tracker.append(feed.tracker.end(feed.now += 5ms, 0, 0));
   }
   const auto records = feed.drain();
   CHECK_EQUAL(records.size(), size_t{2});
@@ -112,9 +112,10 @@ TEST(a_step_that_an_epoch_does_not_cover_whole_belongs_to_none) {
   Feed feed;
   feed.tracker.set_explicit();
   feed(request("a", 1));
-  feed.tracker.end(feed.now += 5ms, 3, 1);  // epoch 3 begins with step 1; this is step 0
+  feed.tracker.append(
+      feed.tracker.end(feed.now += 5ms, 3, 1));  // epoch 3 begins with step 1; this is step 0
   feed(request("a", 1));
-  feed.tracker.end(feed.now += 5ms, 3, 1);
+  feed.tracker.append(feed.tracker.end(feed.now += 5ms, 3, 1));
   const auto records = feed.drain();
   CHECK_EQUAL(records[0].epoch, int64_t{-1});
   CHECK_EQUAL(records[1].epoch, int64_t{3});
@@ -125,7 +126,7 @@ TEST(samples_belong_to_the_step_in_progress_and_add_up_when_steps_merge) {
   for (int64_t samples : {32, 0, 48}) {
     feed.tracker.add_operation(request("a", 3));
     feed.tracker.add_samples(samples);
-    feed.tracker.end(feed.now += 2ms, 0, 0);
+    feed.tracker.append(feed.tracker.end(feed.now += 2ms, 0, 0));
   }
   const auto records = feed.drain();
   CHECK_EQUAL(records.size(), 3u);
@@ -134,7 +135,7 @@ TEST(samples_belong_to_the_step_in_progress_and_add_up_when_steps_merge) {
   CHECK_EQUAL(records[2].samples, 48);
   for (int i = 0; i < 4; ++i) {
     feed.tracker.add_samples(5);
-    feed.tracker.end(feed.now += 100us, 0, 0);
+    feed.tracker.append(feed.tracker.end(feed.now += 100us, 0, 0));
   }
   CHECK_EQUAL(feed.drain()[0].samples, 20);
 }
@@ -145,7 +146,7 @@ TEST(short_steps_are_merged_until_a_millisecond_and_lose_nothing) {
   StepTracker::TimePoint now{};
   for (int i = 0; i < 1000; ++i) {
     tracker.add_operation(request("a", 1));
-    tracker.end(now += 100us, 0, 0);
+    tracker.append(tracker.end(now += 100us, 0, 0));
   }
   std::vector<StepRecord> records;
   std::vector<std::pair<int64_t, OperationSizes>> signatures;
