@@ -33,8 +33,9 @@ def use_for_zeros(engine: _engine.Engine, index: int) -> None:
         engine: The one that joins.
         index: GPU that the script names; -1: the current one, if it uses any.
     """
-    initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    if not engine.has_device and (index >= 0 or initialized):
+    if engine.has_device or not torch.cuda.is_available():
+        return
+    if index >= 0 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         use(engine, index if index >= 0 else torch.cuda.current_device())
 
 
