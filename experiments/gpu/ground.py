@@ -28,6 +28,7 @@ import horovod.torch as hvd
 
 MIB = 2**20
 WARM_UP = 3
+LEAD = 2
 MOST_WARM_UP = 30
 Step = Callable[[], None]
 Key = TypeVar("Key", bound=Hashable)
@@ -89,24 +90,24 @@ class Ground:
     def timed(self, step: Step, steps: int) -> float:
         """**Collective.** Return ms a step of ``steps``, on the slowest rank.
 
-        Two events around all of them on the current stream: time that the host takes counts only
-        where the GPU waits for it.
+        On the GPU, two events on the current stream, the first one behind ``LEAD`` steps that are
+        not counted: time that the host takes counts only where the GPU waits for it.
         """
         self.wait()
         MPI.COMM_WORLD.Barrier()
+        for _ in range(LEAD):
+            step()
         if self.gpu:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
-            for _ in range(steps):
-                step()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        elapsed_ms = (time.perf_counter() - begin) * 1e3
+        if self.gpu:
             end.record()
             self.wait()
             elapsed_ms = start.elapsed_time(end)
-        else:
-            begin = time.perf_counter()
-            for _ in range(steps):
-                step()
-            elapsed_ms = (time.perf_counter() - begin) * 1e3
         return MPI.COMM_WORLD.allreduce(elapsed_ms, MPI.MAX) / steps
 
     def put(self, step: Step, threshold_bytes: int, cycle_ms: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def main() -> None:
     elif arguments.part == "host":
         result = host.run(ground)
     else:
-        result = tuned.run(ground, tiny, seconds, arguments.most_steps)
+        result = tuned.run(
+            ground, tiny, seconds, arguments.most_steps, os.environ["HOROVOD_AUTOTUNE_LOG"]
+        )
     if hvd.rank() == 0:
         tell({"about": about, "result": result})
     ground.close()

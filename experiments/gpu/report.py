@@ -154,15 +154,17 @@ def host(result: dict[str, Any]) -> str:
 def tuning(result: dict[str, Any]) -> str:
     lines = []
     for link, run in result.items():
-        windows = {key: statistics.median(values) for key, values in run["windows"]}
-        gain = "none" if run["gain"] is None else f"{run['gain']:+.1%} (>= {run['gain_low']:+.1%})"
+        windows = dict(run["windows"])
+        pairs = zip(windows["default"], windows["final"], strict=True)
+        measured = statistics.median(default / final for default, final in pairs) - 1
+        claimed = f"{run['gain']:+.1%}, at least {run['gain_low']:+.1%}" if run["certified"] else ""
+        final = run["final"]
+        setting = f"{final['fusion_threshold_bytes'] / 2**20:g} MiB, {final['cycle_time_ms']:g} ms"
         cells = [link, str(run["trials"]), str(run["certificate_windows"]), str(run["steps"])]
-        cells += [f"{run['seconds']:.0f}", "yes" if run["finished"] else "no"]
-        cells += [gain if run["certified"] else f"not certified: {gain}"]
-        cells += [f"{windows[k]:.1f}" if windows else "" for k in ("alone", "default", "final")]
-        final = run["best"] or run["final"]
-        cells += [f"{final['fusion_threshold_bytes'] / 2**20:g} MiB, {final['cycle_time_ms']:g} ms"]
-        lines.append(cells)
-    head = ["links", "trials", "certificate windows", "steps", "s", "finished", "certified gain"]
-    head += ["without, ms", "default, ms", "final, ms", "best line"]
-    return table(head, lines)
+        cells += [f"{run['seconds']:.0f}", "done" if run["finished"] else "cut short", claimed]
+        cells += [spread(windows[key]) for key in ("alone", "default", "final")]
+        lines.append([*cells, f"{measured:+.1%}", setting])
+    head = ["links", "trials", "certificate windows", "steps", "s", "", "certified gain"]
+    head += ["without, ms", "default, ms", "final, ms", "measured gain", "final"]
+    reasons = [f"{link}: {run['reason'] or run['text']}" for link, run in result.items()]
+    return "\n\n".join([table(head, lines), *reasons])

@@ -11,6 +11,7 @@ Writes results/RANKS-PART.json, one file per part, as soon as the part has ended
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import shutil
 import sqlite3
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +32,22 @@ from report import report
 HERE = Path(__file__).resolve().parent
 PARTS = ("gradients", "steps", "host", "tuning")
 NETWORKS = ("resnet50", "vgg16", "gpt350m")
-SECONDS = {"gradients": 30.0, "steps": 50.0, "host": 0.0, "tuning": 75.0}
-"""Of a list of gradients, a network, and a tuning run (as much again is for set-up and rounds)."""
-LINKS: dict[str, dict[str, str]] = {
-    "fast": {},
-    "slow": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
-}
+SECONDS = {"gradients": 30.0, "steps": 45.0, "host": 0.0, "fast": 75.0, "slow": 110.0}
+"""Of a list of gradients, of a network, and of the two tuning runs."""
+SLOW = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+LINKS: dict[str, dict[str, str]] = {"fast": {}, "slow": SLOW}
 LIMIT_S = 210
 
 
-def start(options: argparse.Namespace, part: str, *words: str, **environ: str) -> dict[str, Any]:
+def start(
+    options: argparse.Namespace, part: str, seconds: float, *words: str, **environ: str
+) -> dict[str, Any]:
     """Run one job and return what its rank 0 tells."""
     own = BIN / "mpirun"
     mpirun = own if own.exists() else shutil.which("mpirun") or "mpirun"
     command = [mpirun, "-n", options.ranks, *FLAGS, sys.executable, HERE / "rank.py", part]
     command += ["--device", options.device, "--commit", options.commit]
-    command += ["--seconds", options.seconds or SECONDS[part], *["--tiny"] * options.tiny, *words]
+    command += ["--seconds", options.seconds or seconds, *["--tiny"] * options.tiny, *words]
     process = subprocess.Popen(
         [str(word) for word in command], **PIPES, env={**job_environment(), **environ}
     )
@@ -59,8 +61,10 @@ def run_tuning(options: argparse.Namespace, link: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.csv"
         environ = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": str(log), **LINKS[link]}
+        if options.trials:
+            environ |= {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": str(options.trials)}
         words = ["--most-steps", str(options.most_steps)]
-        told = start(options, "tuning", *words, **environ)
+        told = start(options, "tuning", SECONDS[link], *words, **environ)
         view = read_log(str(log))
         with sqlite3.connect(log.with_suffix(".db")) as database:
             trials = database.execute("select count(*) from trials").fetchone()[0]
@@ -82,16 +86,27 @@ def run_tuning(options: argparse.Namespace, link: str) -> dict[str, Any]:
 
 
 def run_part(options: argparse.Namespace, part: str) -> dict[str, Any]:
+    """Run the jobs of one part; one that fails is told of and left out."""
+    jobs: dict[str, Callable[[], dict[str, Any]]]
     if part == "tuning":
-        told = {link: run_tuning(options, link) for link in options.links}
-        about = next(iter(told.values()))["about"]
-        return {"about": about, "result": {link: each["result"] for link, each in told.items()}}
-    if part == "steps":
-        told = {name: start(options, part, "--networks", name) for name in options.networks}
-        about = next(iter(told.values()))["about"]
-        results = {name: each["result"][name] for name, each in told.items()}
-        return {"about": about, "result": results}
-    return start(options, part)
+        jobs = {link: functools.partial(run_tuning, options, link) for link in options.links}
+    elif part == "steps":
+        jobs = {
+            name: functools.partial(start, options, part, SECONDS[part], "--networks", name)
+            for name in options.networks
+        }
+    else:
+        jobs = {part: functools.partial(start, options, part, SECONDS[part])}
+    about, results = {}, {}
+    for name, job in jobs.items():
+        try:
+            told = job()
+        except SystemExit as error:
+            print(f"{part} {name}: {error}", file=sys.stderr, flush=True)
+            continue
+        about = told["about"]
+        results |= {name: told["result"]} if part == "tuning" else told["result"]
+    return {"about": about, "result": results}
 
 
 def commit() -> str:
@@ -115,6 +130,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small networks, for dry runs")
     parser.add_argument("--seconds", type=float, help="instead of each part's own")
     parser.add_argument("--most-steps", type=int, default=100_000, help="of a tuning run")
+    parser.add_argument("--trials", type=int, help="at most so many in a tuning run")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a job may take")
     parser.add_argument("--commit", default=commit())
     parser.add_argument("--output", type=Path, default=HERE / "results")
@@ -125,6 +141,8 @@ def main() -> None:
         for part in options.parts:
             begin = time.monotonic()
             told = run_part(options, part)
+            if not told["result"]:
+                continue
             told["seconds"] = round(time.monotonic() - begin)
             path = options.output / f"{options.ranks}-{part}.json"
             path.write_text(json.dumps(told, indent=1) + "\n")

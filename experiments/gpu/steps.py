@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import warnings
 from collections.abc import Callable
@@ -69,6 +70,7 @@ class Contest:
         def run() -> float:
             if key[0] == "ddp":
                 self.optimizers["ddp"].zero_grad()  # no views of an older wrapper's buckets
+                gc.collect()  # and no such wrapper
                 step = self.step("ddp", self.wrapped(*key[1:]))
             else:
                 step = self.step(key[0])

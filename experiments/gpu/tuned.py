@@ -14,6 +14,7 @@ from settings import Setting, in_force
 from steps import SGD
 
 import horovod.torch as hvd
+from autotune.storage.reader import read_log
 from horovod import _engine, basics
 
 LOOK_EVERY = 10
@@ -36,8 +37,16 @@ def put(step: Step, setting: Setting) -> None:
     raise RuntimeError(f"not in force: {setting}")
 
 
-def run(ground: Ground, tiny: bool, seconds: float, most_steps: int) -> dict[str, Any]:
-    """**Collective.** Train until the tuner is done, for ``seconds`` at most; then compare."""
+def result_of(done: bool, log: str) -> dict[str, Any]:
+    """Return what the tuner found, or the best line so far. **Rank 0.**"""
+    if done or hvd.rank() != 0:
+        return dict(hvd.autotune.params())
+    best = read_log(log).best
+    return dict(hvd.autotune.params() if best is None else best.params.as_dict())
+
+
+def run(ground: Ground, tiny: bool, seconds: float, most_steps: int, log: str) -> dict[str, Any]:
+    """**Collective.** Train until the tuner is done or time or steps are up; then compare."""
     task = make_task("gpt350m", ground.device, hvd.rank(), tiny)
     network, plain = task.build(), task.build()
     optimizer = hvd.DistributedOptimizer(
@@ -66,7 +75,8 @@ def run(ground: Ground, tiny: bool, seconds: float, most_steps: int) -> dict[str
     ground.wait()
     tuning_s = time.monotonic() - begin
     status = hvd.autotune.status()
-    final = Setting(**MPI.COMM_WORLD.bcast(dict(hvd.autotune.params())))
+    final = Setting(**MPI.COMM_WORLD.bcast(result_of(done, log)))
+    hvd.autotune.pause()  # a tuner that is not done proposes nothing more
 
     def turn(setting: Setting) -> float:
         put(step, setting)
@@ -77,10 +87,8 @@ def run(ground: Ground, tiny: bool, seconds: float, most_steps: int) -> dict[str
             without()
         return ground.timed(without, WINDOW)
 
-    windows = {}
-    if done or final != ground.default:
-        turns = {"default": lambda: turn(ground.default), "final": lambda: turn(final)}
-        windows = in_turns({**turns, "alone": turn_without}, 0.25 * seconds, least=4)
+    turns = {"default": lambda: turn(ground.default), "final": lambda: turn(final)}
+    windows = in_turns({**turns, "alone": turn_without}, 0.25 * seconds, least=3)
     return {
         "finished": done,
         "state": status.state,
