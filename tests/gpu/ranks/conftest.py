@@ -53,6 +53,8 @@ meeting = Meeting()
 
 
 def pytest_configure() -> None:
+    if ON_GPU and not torch.cuda.is_available():
+        raise pytest.UsageError("torch finds no GPU here; HVD_TEST_DEVICE=cpu tests the tests")
     torch.set_num_threads(1)
     hvd.init()
     if ON_GPU:
