@@ -7,6 +7,7 @@
 
 #include "common/errors.h"
 #include "engine/negotiate.h"
+#include "engine/result_check.h"
 #include "engine/timeline.h"
 
 namespace autotune {
@@ -49,6 +50,7 @@ Coordinator::Coordinator(int size, const Params& params, Timeline* timeline)
       timeline_(timeline),
       sets_(size),
       directory_(params.cache_capacity),
+      hits_(size),
       processed_(static_cast<size_t>(size), 0),
       joined_(static_cast<size_t>(size), false) {}
 
@@ -63,13 +65,9 @@ void Coordinator::request_shutdown(const std::string& reason) {
 void Coordinator::add(int rank, const RequestList& list, TimePoint now) {
   if (list.shutdown) request_shutdown("rank " + std::to_string(rank) + " shut down");
   processed_[static_cast<size_t>(rank)] = list.processed;
-  directory_.forget_before(*std::min_element(processed_.begin(), processed_.end()));
   newest_step_ = std::max(newest_step_, list.step);
   for (size_t word = 0; word < list.hit_bits.size(); ++word) {
-    for (uint64_t bits = list.hit_bits[word]; bits != 0; bits &= bits - 1) {
-      const auto slot = static_cast<int64_t>(word) * 64 + __builtin_ctzll(bits);
-      add_hit(rank, slot, list.processed, list.step, now);
-    }
+    if (list.hit_bits[word] != 0) add_hits(rank, word, list.hit_bits[word], list, now);
   }
   for (const Request& request : list.requests) add_request(rank, request, list.step, now);
 }
@@ -83,43 +81,69 @@ bool Coordinator::is_complete(const ProcessSet& set, int count, Announced&& anno
   });
 }
 
-void Coordinator::add_hit(int rank, int64_t slot, uint64_t processed, int64_t step, TimePoint now) {
-  const CacheEntry* entry = directory_.as_of(slot, processed);
+// Hits that mean what the slots hold now, of tensors that nobody has sent a whole request for, are
+// counted a word at a time; where there are others in the word, each by itself.
+void Coordinator::add_hits(int rank, size_t word, uint64_t bits, const RequestList& list,
+                           TimePoint now) {
+  uint64_t plain = directory_.current_slots(word, list.processed);
+  if (plain != 0) plain &= ~hits_.word(word).requested;
+  if ((bits & ~plain) == 0) return add_current_hits(rank, word, bits, list.step, now);
+  for_each_slot(word, bits, [&](int64_t slot) {
+    if ((plain & bit_of(slot)) != 0) {
+      add_current_hits(rank, word, bit_of(slot), list.step, now);
+    } else {
+      add_old_hit(rank, slot, list, now);
+    }
+  });
+}
+
+// As if the rank had sent the whole request.
+void Coordinator::add_old_hit(int rank, int64_t slot, const RequestList& list, TimePoint now) {
+  const CacheEntry* entry = directory_.as_of(slot, list.processed);
   if (entry == nullptr) throw EngineError("negotiation: hit of an unknown cache slot");
   const ProcessSet* set = sets_.find(entry->request.process_set);
   if (set == nullptr) return;  // removed meanwhile; the rank learns that and fails it by itself
-  const bool is_current =
-      directory_.slot_of(entry->request.name) == slot && &directory_.current(slot) == entry;
-  if (!is_current || pending_.count(entry->request.name)) {
-    add_request(rank, request_of(*entry, set->position(rank)), step, now);
-    return;
+  add_request(rank, request_of(*entry, set->position(rank)), list.step, now);
+}
+
+void Coordinator::add_current_hits(int rank, size_t word, uint64_t bits, int64_t step,
+                                   TimePoint now) {
+  if ((bits & directory_.slots_of_sets(word)) != 0) prepare_slots_of_sets(word, bits);
+  if (timeline_ != nullptr && timeline_->on()) {
+    for_each_slot(word, bits, [&](int64_t slot) {
+      timeline_->announced(directory_.current(slot).request, rank);
+    });
   }
-  if (timeline_ != nullptr) timeline_->announced(entry->request, rank);
-  if (hits_.size() <= static_cast<size_t>(slot)) hits_.resize(static_cast<size_t>(slot) + 1);
-  Hits& hits = hits_[static_cast<size_t>(slot)];
-  if (hits.count == 0) {
-    hits.ranks.assign(static_cast<size_t>(size_), false);
-    hits.since = now;
-    hits.step = step;
-    ++pending_hits_;
-  }
-  hits.ranks[static_cast<size_t>(rank)] = true;
-  hits.step = std::max(hits.step, step);
-  ++hits.count;
-  if (is_complete(*set, hits.count, [&](size_t r) { return hits.ranks[r]; })) {
-    complete_hits(slot, now);
-  }
+  hits_.add(rank, word, bits, step, now);
+  complete_hits(word, bits, now);
+}
+
+// Of sets that some ranks are not in, or that do not exist any more.
+void Coordinator::prepare_slots_of_sets(size_t word, uint64_t& bits) {
+  for_each_slot(word, bits & directory_.slots_of_sets(word), [&](int64_t slot) {
+    const ProcessSet* set = sets_.find(directory_.current(slot).request.process_set);
+    if (set == nullptr) {
+      bits &= ~bit_of(slot);  // as in add_old_hit
+      return;
+    }
+    if (hits_.is_open(slot)) return;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!set->contains(rank)) hits_.leave_out(rank, slot);
+    }
+  });
 }
 
 void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint now) {
   const ProcessSet* set = sets_.find(request.process_set);
-  if (set == nullptr) return;  // as in add_hit
+  if (set == nullptr) return;  // as in add_old_hit
   if (timeline_ != nullptr) timeline_->announced(request, rank);
   if (request.operation == Operation::join) return add_join(rank, request, step, now);
   const std::string name = request.name;
-  hits_to_requests(directory_.slot_of(name));
+  const int64_t slot = directory_.slot_of(name);
+  if (slot >= 0 && hits_.is_open(slot)) hits_to_requests(slot);
   Pending& pending = pending_[name];
   if (pending.count == 0) {
+    if (slot >= 0) hits_.set_requested(slot, true);
     pending.requests.resize(static_cast<size_t>(size_));
     pending.process_set = request.process_set;
     pending.since = now;
@@ -132,23 +156,21 @@ void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint
 }
 
 void Coordinator::hits_to_requests(int64_t slot) {
-  if (slot < 0 || static_cast<size_t>(slot) >= hits_.size()) return;
-  Hits& hits = hits_[static_cast<size_t>(slot)];
-  if (hits.count == 0) return;
   const CacheEntry& entry = directory_.current(slot);
-  const ProcessSet* set = sets_.find(entry.request.process_set);
+  const ProcessSet& set = set_of(slot);
   Pending& pending = pending_[entry.request.name];
   pending.requests.resize(static_cast<size_t>(size_));
   pending.process_set = entry.request.process_set;
-  pending.since = hits.since;
-  pending.step = hits.step;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!hits.ranks[static_cast<size_t>(rank)]) continue;
-    pending.requests[static_cast<size_t>(rank)] = request_of(entry, set->position(rank));
+  pending.since = hits_.since(slot);
+  pending.step = hits_.step(slot);
+  for (size_t position = 0; position < set.ranks.size(); ++position) {
+    const int rank = set.ranks[position];
+    if (!hits_.is_hit(slot, rank)) continue;
+    pending.requests[static_cast<size_t>(rank)] = request_of(entry, static_cast<int>(position));
     ++pending.count;
   }
-  hits.count = 0;
-  --pending_hits_;
+  hits_.close(word_of(slot), bit_of(slot));
+  hits_.set_requested(slot, true);
 }
 
 void Coordinator::add_join(int rank, const Request& request, int64_t step, TimePoint now) {
@@ -158,16 +180,14 @@ void Coordinator::add_join(int rank, const Request& request, int64_t step, TimeP
   // Nothing is pending: what some ranks announced became ready when the others joined.
   complete_what_joined_ranks_held_up(now);
   if (timeline_ != nullptr) timeline_->negotiated(request.name);
-  Ready ready;
-  ready.response.operation = Operation::join;
-  ready.response.root_rank = rank;
-  ready.response.step = newest_step_;
-  ready.response.items.resize(1);
-  ready.response.items[0].name = request.name;
-  ready.step = step;
-  ready.since = first_joined_;
-  ready.ready = now;
-  ready_.push_back(std::move(ready));
+  auto uncached = std::make_unique<Uncached>();
+  Response& response = uncached->decision.response;
+  response.operation = Operation::join;
+  response.root_rank = rank;
+  response.step = newest_step_;
+  response.items.resize(1);
+  response.items[0].name = request.name;
+  ready_.push_back({-1, std::move(uncached), step, false, first_joined_, now});
   joined_.assign(joined_.size(), false);
   joined_count_ = 0;
 }
@@ -183,14 +203,8 @@ void Coordinator::complete_what_joined_ranks_held_up(TimePoint now) {
   }
   std::sort(names.begin(), names.end());
   for (const auto& [since, name] : names) complete(name, now);
-  for (size_t slot = 0; slot < hits_.size(); ++slot) {
-    const Hits& hits = hits_[slot];
-    if (hits.count == 0) continue;
-    const auto number = static_cast<int64_t>(slot);
-    const ProcessSet& set = *sets_.find(directory_.current(number).request.process_set);
-    if (is_complete(set, hits.count, [&](size_t r) { return hits.ranks[r]; })) {
-      complete_hits(number, now);
-    }
+  for (size_t word = 0; word < hits_.words(); ++word) {
+    if (hits_.word(word).open != 0) complete_hits(word, hits_.word(word).open, now);
   }
 }
 
@@ -208,53 +222,57 @@ void Coordinator::complete(const std::string& name, TimePoint now) {
       joined.push_back(rank);
     }
   }
-  Ready ready;
-  ready.response = negotiate(announced, joined, size_);
-  ready.step = pending.step;
-  ready.since = pending.since;
-  ready.ready = now;
+  auto uncached = std::make_unique<Uncached>();
+  Decision& decision = uncached->decision;
+  decision.response = negotiate(announced, joined, size_);
   Request first = std::move(*pending.requests[static_cast<size_t>(announced[0].rank)]);
-  ready.group = first.group;
-  const std::vector<int64_t>& rows = ready.response.items[0].rows;
-  ready.bytes = fused_bytes(first, rows);
+  const std::vector<int64_t>& rows = decision.response.items[0].rows;
+  decision.group = first.group;
+  decision.bytes = fused_bytes(first, rows);
+  decision.is_checkable = is_checkable(decision.response) && is_checkable_set(pending.process_set);
   // The entry of the first member stands for all: the others differ in their rows only.
-  if (ready.response.error.empty() && joined.empty() && is_cacheable(first)) {
-    ready.remembered = CacheEntry{std::move(first), rows};
+  if (decision.response.error.empty() && joined.empty() && is_cacheable(first)) {
+    uncached->remembered = CacheEntry{std::move(first), rows};
   }
+  const int64_t slot = directory_.slot_of(name);
+  if (slot >= 0) hits_.set_requested(slot, false);
+  const int64_t step = pending.step;
+  const TimePoint since = pending.since;
   pending_.erase(found);
-  change_process_sets(ready.response);
-  ready_.push_back(std::move(ready));
+  change_process_sets(decision.response);
+  ready_.push_back({-1, std::move(uncached), step, false, since, now});
 }
 
-void Coordinator::complete_hits(int64_t slot, TimePoint now) {
-  Hits& hits = hits_[static_cast<size_t>(slot)];
-  const Request& request = directory_.current(slot).request;
-  if (hits.count < sets_.find(request.process_set)->size()) {
-    const std::string name = request.name;
+// Those of the open slots `bits` that nobody is waited for any more.
+void Coordinator::complete_hits(size_t word, uint64_t bits, TimePoint now) {
+  bits = hits_.complete(word, bits, joined_);
+  if (bits == 0) return;
+  for_each_slot(word, bits, [&](int64_t slot) { complete_hit(slot, now); });
+  hits_.close(word, bits & hits_.word(word).open);
+}
+
+void Coordinator::complete_hit(int64_t slot, TimePoint now) {
+  const std::string& name = directory_.current(slot).request.name;
+  const auto is_hit = [&](int rank) { return hits_.is_hit(slot, rank); };
+  const std::vector<int>& ranks = set_of(slot).ranks;
+  if (joined_count_ > 0 && !std::all_of(ranks.begin(), ranks.end(), is_hit)) {
     hits_to_requests(slot);
     return complete(name, now);  // in full, for those that have joined
   }
-  if (timeline_ != nullptr) timeline_->negotiated(request.name);
-  Ready ready;
-  ready.response = response_from_cache(slot);
-  ready.bytes = fused_bytes(request, directory_.current(slot).rows);
-  ready.step = hits.step;
-  ready.group = request.group;
-  ready.since = hits.since;
-  ready.ready = now;
-  ready_.push_back(std::move(ready));
+  if (timeline_ != nullptr) timeline_->negotiated(name);
+  ready_.push_back({slot, nullptr, hits_.step(slot), false, hits_.since(slot), now});
+  hits_.set_ready(slot, true);
   directory_.touch(slot);
-  hits.count = 0;
-  hits.ready = true;
-  --pending_hits_;
 }
 
-Response Coordinator::response_from_cache(int64_t slot) const {
-  Response response = response_to(directory_.current(slot).request);
-  response.items.resize(1);
-  response.items[0].cache_slot = slot;
-  response.items[0].from_cache = true;
-  return response;
+// Rank 0 reports whether a result is right.
+bool Coordinator::is_checkable_set(int32_t process_set) const {
+  const ProcessSet* set = sets_.find(process_set);
+  return set != nullptr && set->size() > 1 && set->contains(0);
+}
+
+const ProcessSet& Coordinator::set_of(int64_t slot) const {
+  return *sets_.find(directory_.current(slot).request.process_set);
 }
 
 // When all ranks have agreed on a set: give it a number, or forget it.
@@ -284,15 +302,15 @@ std::string Coordinator::in_flight_of(int32_t process_set) const {
       if (pending.requests[rank]) return text(*pending.requests[rank], rank);
     }
   }
-  for (size_t slot = 0; slot < hits_.size(); ++slot) {
-    if (hits_[slot].count == 0) continue;
-    const Request& request = directory_.current(static_cast<int64_t>(slot)).request;
-    if (request.process_set != process_set) continue;
-    const auto& ranks = hits_[slot].ranks;
-    return text(request,
-                static_cast<size_t>(std::find(ranks.begin(), ranks.end(), true) - ranks.begin()));
-  }
-  return "";
+  std::string found;
+  hits_.for_each_open([&](int64_t slot) {
+    const Request& request = directory_.current(slot).request;
+    if (request.process_set != process_set || !found.empty()) return;
+    const std::vector<int>& ranks = set_of(slot).ranks;
+    const auto is_hit = [&](int rank) { return hits_.is_hit(slot, rank); };
+    found = text(request, static_cast<size_t>(*std::find_if(ranks.begin(), ranks.end(), is_hit)));
+  });
+  return found;
 }
 
 template <typename Announced>
@@ -316,14 +334,14 @@ std::vector<Stalled> Coordinator::stalled(TimePoint now, std::chrono::duration<d
                      missing(pending.process_set, [&](size_t r) { return bool(requests[r]); }),
                      now - pending.since});
   }
-  for (size_t slot = 0; slot < hits_.size(); ++slot) {
-    const Hits& hits = hits_[slot];
-    if (hits.count == 0 || now - hits.since < age) continue;
-    const Request& request = directory_.current(static_cast<int64_t>(slot)).request;
-    found.push_back({request.name, request.operation,
-                     missing(request.process_set, [&](size_t r) { return hits.ranks[r]; }),
-                     now - hits.since});
-  }
+  hits_.for_each_open([&](int64_t slot) {
+    const TimePoint since = hits_.since(slot);
+    if (now - since < age) return;
+    const Request& request = directory_.current(slot).request;
+    const auto is_hit = [&](size_t rank) { return hits_.is_hit(slot, static_cast<int>(rank)); };
+    found.push_back(
+        {request.name, request.operation, missing(request.process_set, is_hit), now - since});
+  });
   return found;
 }
 

@@ -2,7 +2,9 @@
 // ranks mean the same, and decides the one global order of operations over all process sets. Pure
 // logic: no sockets, no threads, no clock of its own.
 //
-//   pending   announced by some ranks
+//   pending   announced by some ranks: by whole requests, or by hits of one cache slot. A tensor
+//   that
+//             is announced in both ways is pending by requests
 //   ready     announced by all ranks of the process set that have not joined, not yet sent
 //
 // Every rank gets every response and passes over those of sets that it is not in: so sets can never
@@ -21,19 +23,19 @@
 #pragma once
 
 #include <chrono>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/fusion.h"
+#include "engine/hit_table.h"
 #include "engine/message.h"
 #include "engine/process_set.h"
 #include "engine/response_cache.h"
 
 namespace autotune {
-
-using TimePoint = std::chrono::steady_clock::time_point;
 
 class Timeline;
 
@@ -61,7 +63,7 @@ class Coordinator {
   // Tensors that some ranks announced at least `age` ago and others, which have not joined, did
   // not.
   std::vector<Stalled> stalled(TimePoint now, std::chrono::duration<double> age) const;
-  bool has_pending() const { return !pending_.empty() || pending_hits_ > 0; }
+  bool has_pending() const { return !pending_.empty() || hits_.open_count() > 0; }
   // End the job's communication with the next `take`.
   void request_shutdown(const std::string& reason);
 
@@ -73,26 +75,31 @@ class Coordinator {
     int64_t step = 0;
     TimePoint since;
   };
-  struct Hits {  // of one cache slot
-    std::vector<bool> ranks;
-    int count = 0;
-    bool ready = false;  // a response that refers to the slot waits in `ready_`
-    int64_t step = 0;
-    TimePoint since;
+  // What is decided about one tensor, as far as it is the same every time.
+  struct Decision {
+    Response response;  // of the tensor alone; where it is in the cache, without it
+    int64_t bytes = 0;
+    uint64_t group = 0;
+    bool is_checkable = false;
+  };
+  struct Uncached {
+    Decision decision;
+    std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
   };
   struct Ready {
-    Response response;  // of a single item
-    int64_t bytes = 0;
+    int64_t slot = -1;                   // of the tensor in the cache
+    std::unique_ptr<Uncached> uncached;  // where it was not in the cache
     int64_t step = 0;
-    uint64_t group = 0;
-    bool check = false;                    // whether its result is right is looked at
-    TimePoint since;                       // announced by the first rank
-    TimePoint ready;                       // announced by the last rank
-    std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
+    bool check = false;  // whether its result is right is looked at
+    TimePoint since;     // announced by the first rank
+    TimePoint ready;     // announced by the last rank
   };
 
   void add_request(int rank, Request request, int64_t step, TimePoint now);
-  void add_hit(int rank, int64_t slot, uint64_t processed, int64_t step, TimePoint now);
+  void add_hits(int rank, size_t word, uint64_t bits, const RequestList& list, TimePoint now);
+  void add_old_hit(int rank, int64_t slot, const RequestList& list, TimePoint now);
+  void add_current_hits(int rank, size_t word, uint64_t bits, int64_t step, TimePoint now);
+  void prepare_slots_of_sets(size_t word, uint64_t& bits);
   // Ranks that hit `slot` are from now on pending like ranks that sent the whole request.
   void hits_to_requests(int64_t slot);
   void add_join(int rank, const Request& request, int64_t step, TimePoint now);
@@ -100,14 +107,18 @@ class Coordinator {
   template <typename Announced>
   bool is_complete(const ProcessSet& set, int count, Announced&& announced) const;
   void complete(const std::string& name, TimePoint now);
-  void complete_hits(int64_t slot, TimePoint now);
+  void complete_hits(size_t word, uint64_t bits, TimePoint now);
+  void complete_hit(int64_t slot, TimePoint now);
   void change_process_sets(Response& response);
   std::string in_flight_of(int32_t process_set) const;
   template <typename Announced>
   std::vector<int> missing(int32_t process_set, Announced&& announced) const;
   void add_skew(TimePoint since, TimePoint ready);
-  Response response_from_cache(int64_t slot) const;
+  bool is_checkable_set(int32_t process_set) const;
+  const ProcessSet& set_of(int64_t slot) const;
+  const Decision& decision_about(const Ready& ready) const;
   ResponseList take_run(bool with_change);
+  Response fuse(Ready* run, const std::vector<size_t>& members);
   void remember(Ready& ready);
   void choose_check(Ready& ready);
   void apply_change(ResponseList& list);
@@ -121,13 +132,15 @@ class Coordinator {
   int32_t next_set_id_ = 1;
   CacheDirectory directory_;
   std::unordered_map<std::string, Pending> pending_;
-  std::vector<Hits> hits_;           // by slot
+  HitTable hits_;
+  std::vector<Decision> decisions_;  // by occupied slot
   std::vector<uint64_t> processed_;  // by rank: response lists known to be processed
   std::vector<bool> joined_;         // by rank
   int joined_count_ = 0;
   TimePoint first_joined_;
-  int64_t pending_hits_ = 0;
-  std::deque<Ready> ready_;
+  std::vector<Ready> ready_;  // in order; those before `taken_` are on their way
+  size_t taken_ = 0;
+  std::vector<FusionCandidate> candidates_;  // of the run that is taken
   std::optional<ParamsChange> proposal_;
   std::optional<std::string> shutdown_reason_;
   int64_t last_step_ = -1;    // of the operations sent so far

@@ -3,14 +3,14 @@
 #include <utility>
 
 #include "engine/coordinator.h"
-#include "engine/fusion.h"
-#include "engine/result_check.h"
 
 namespace autotune {
 
 std::vector<ResponseList> Coordinator::take() {
   std::vector<ResponseList> lists;
-  while (!ready_.empty()) lists.push_back(take_run(change_is_due()));
+  while (taken_ < ready_.size()) lists.push_back(take_run(change_is_due()));
+  ready_.clear();
+  taken_ = 0;
   if (shutdown_reason_) {
     ResponseList last;
     last.shutdown = true;
@@ -21,41 +21,60 @@ std::vector<ResponseList> Coordinator::take() {
   return lists;
 }
 
-bool Coordinator::change_is_due() const { return proposal_ && ready_.front().step > last_step_; }
+bool Coordinator::change_is_due() const { return proposal_ && ready_[taken_].step > last_step_; }
 
-// One response list from the front of `ready_`: all of it, or up to where a parameter change is
-// due.
+const Coordinator::Decision& Coordinator::decision_about(const Ready& ready) const {
+  return ready.uncached ? ready.uncached->decision : decisions_[static_cast<size_t>(ready.slot)];
+}
+
+// One response list from what is ready: all of it, or up to where a parameter change is due.
 ResponseList Coordinator::take_run(bool with_change) {
+  directory_.forget_before(*std::min_element(processed_.begin(), processed_.end()));
   ResponseList list;
   if (with_change) apply_change(list);
-  std::vector<Ready> run;
-  while (!ready_.empty() && !change_is_due()) {
-    last_step_ = std::max(last_step_, ready_.front().step);
-    choose_check(ready_.front());
-    run.push_back(std::move(ready_.front()));
-    ready_.pop_front();
+  Ready* const run = ready_.data() + taken_;
+  size_t count = 0;
+  for (; taken_ < ready_.size() && !change_is_due(); ++taken_, ++count) {
+    last_step_ = std::max(last_step_, run[count].step);
+    choose_check(run[count]);
+    add_skew(run[count].since, run[count].ready);
   }
-  for (Ready& ready : run) {
-    add_skew(ready.since, ready.ready);
-    remember(ready);
+  for (size_t i = 0; i < count; ++i) {
+    if (run[i].uncached) remember(run[i]);
   }
-  std::vector<FusionCandidate> candidates;
-  candidates.reserve(run.size());
-  for (const Ready& ready : run) {
-    candidates.push_back({&ready.response, ready.bytes, ready.step, ready.group});
+  candidates_.clear();
+  for (size_t i = 0; i < count; ++i) {
+    const Decision& decision = decision_about(run[i]);
+    candidates_.push_back({&decision.response, decision.bytes, run[i].step, decision.group});
   }
-  for (const auto& group : plan_fusion(candidates, params_.fusion_threshold_bytes)) {
-    Response response = std::move(run[group[0]].response);
-    for (size_t i = 1; i < group.size(); ++i) {
-      response.items.push_back(std::move(run[group[i]].response.items[0]));
-    }
-    for (size_t i = 0; i < group.size(); ++i) {
-      if (run[group[i]].check) response.check = static_cast<int32_t>(i);
-    }
-    list.responses.push_back(std::move(response));
+  for (const auto& group : plan_fusion(candidates_, params_.fusion_threshold_bytes)) {
+    list.responses.push_back(fuse(run, group));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (run[i].slot >= 0) hits_.set_ready(run[i].slot, false);
   }
   ++lists_sent_;
   return list;
+}
+
+Response Coordinator::fuse(Ready* run, const std::vector<size_t>& members) {
+  Ready& first = run[members[0]];
+  Response response = first.uncached ? std::move(first.uncached->decision.response)
+                                     : decision_about(first).response;
+  response.items.reserve(members.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Ready& member = run[members[i]];
+    if (member.check) response.check = static_cast<int32_t>(i);
+    if (member.uncached) {
+      if (i == 0) continue;
+      response.items.push_back(std::move(member.uncached->decision.response.items[0]));
+    } else {
+      response.items.emplace_back();
+      response.items.back().cache_slot = member.slot;
+      response.items.back().from_cache = true;
+    }
+  }
+  return response;
 }
 
 // Tensors overlap: every moment counts once.
@@ -65,11 +84,8 @@ void Coordinator::add_skew(TimePoint since, TimePoint ready) {
   skew_counted_until_ = std::max(skew_counted_until_, ready);
 }
 
-// Of sets with rank 0 only: it reports the result.
 void Coordinator::choose_check(Ready& ready) {
-  if (!is_checkable(ready.response)) return;
-  const ProcessSet* set = sets_.find(ready.response.process_set);
-  if (set == nullptr || set->size() == 1 || !set->contains(0)) return;
+  if (!decision_about(ready).is_checkable) return;
   if (ready.step > counted_step_) {
     counted_step_ = ready.step;
     checkable_count_ = 0;
@@ -79,20 +95,31 @@ void Coordinator::choose_check(Ready& ready) {
   ++checkable_count_;
 }
 
+// Slots whose tensor is pending or in this list keep it: fusion changes the order of a list, and so
+// which of two tensors would have a slot last.
 void Coordinator::remember(Ready& ready) {
-  ResponseItem& item = ready.response.items[0];
-  if (item.from_cache) hits_[static_cast<size_t>(item.cache_slot)].ready = false;
-  if (!ready.remembered) return;
+  Uncached& uncached = *ready.uncached;
+  if (!uncached.remembered) return;
+  Decision decision = uncached.decision;
+  ResponseItem& item = uncached.decision.response.items[0];
   const auto in_use = [this](int64_t slot) {
-    if (static_cast<size_t>(slot) >= hits_.size()) return false;
-    const Hits& hits = hits_[static_cast<size_t>(slot)];
-    return hits.count > 0 || hits.ready;
+    const HitTable::Word& word = hits_.word(word_of(slot));
+    return ((word.open | word.ready) & bit_of(slot)) != 0;
   };
-  item.cache_slot = directory_.insert(std::move(*ready.remembered), lists_sent_ + 1, in_use);
+  item.cache_slot = directory_.insert(std::move(*uncached.remembered), lists_sent_ + 1, in_use);
+  if (item.cache_slot < 0) return;
+  ready.slot = item.cache_slot;
+  hits_.grow_to(ready.slot);
+  hits_.set_ready(ready.slot, true);
+  hits_.set_requested(ready.slot, pending_.count(item.name) > 0);
+  decision.response.items.clear();
+  const auto index = static_cast<size_t>(ready.slot);
+  if (decisions_.size() <= index) decisions_.resize(index + 1);
+  decisions_[index] = std::move(decision);
 }
 
 void Coordinator::apply_change(ResponseList& list) {
-  proposal_->first_step = ready_.front().step;
+  proposal_->first_step = ready_[taken_].step;
   checked_step_ = proposal_->first_step;
   checked_place_ =
       checks_++ % std::max<int64_t>(checkable_count_, 1);  // as many as the step before
@@ -100,7 +127,7 @@ void Coordinator::apply_change(ResponseList& list) {
   params_ = proposal_->params;
   proposal_.reset();
   if (params_.cache_capacity < directory_.size()) {
-    for (size_t slot = 0; slot < hits_.size(); ++slot) hits_to_requests(static_cast<int64_t>(slot));
+    hits_.for_each_open([this](int64_t slot) { hits_to_requests(slot); });
   }
   list.evicted_slots = directory_.resize(params_.cache_capacity);
   name_items_of(list.evicted_slots);
@@ -109,19 +136,22 @@ void Coordinator::apply_change(ResponseList& list) {
 // Ready responses must not refer to slots that are gone when they arrive.
 void Coordinator::name_items_of(const std::vector<int64_t>& evicted_slots) {
   if (evicted_slots.empty()) return;
-  std::vector<bool> gone(hits_.size(), false);
+  std::vector<bool> gone(hits_.words() * 64, false);
   for (int64_t slot : evicted_slots) {
-    if (static_cast<size_t>(slot) < gone.size()) gone[static_cast<size_t>(slot)] = true;
+    gone[static_cast<size_t>(slot)] = true;
+    hits_.set_ready(slot, false);
+    hits_.set_requested(slot, false);
   }
-  for (Ready& ready : ready_) {
-    ResponseItem& item = ready.response.items[0];
-    if (!item.from_cache || !gone[static_cast<size_t>(item.cache_slot)]) continue;
-    hits_[static_cast<size_t>(item.cache_slot)].ready = false;
-    const CacheEntry& entry = directory_.current(item.cache_slot);
+  for (size_t i = taken_; i < ready_.size(); ++i) {
+    Ready& ready = ready_[i];
+    if (ready.uncached || !gone[static_cast<size_t>(ready.slot)]) continue;
+    const CacheEntry& entry = directory_.current(ready.slot);
+    ready.uncached = std::make_unique<Uncached>();
+    ready.uncached->decision = decisions_[static_cast<size_t>(ready.slot)];
+    ResponseItem item;
     item.name = entry.request.name;
     item.rows = entry.rows;
-    item.from_cache = false;
-    item.cache_slot = -1;
+    ready.uncached->decision.response.items.push_back(std::move(item));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "engine/response_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace autotune {
@@ -51,6 +52,18 @@ const CacheEntry* CacheDirectory::as_of(int64_t slot, uint64_t processed) const 
   return nullptr;
 }
 
+uint64_t CacheDirectory::current_slots(size_t index, uint64_t processed) const {
+  if (index >= words_.size()) return 0;
+  const Word& word = words_[index];
+  if (word.newest_list <= processed) return word.occupied;
+  uint64_t current = 0;
+  for (size_t bit = 0; bit < 64; ++bit) {
+    if ((word.occupied >> bit & 1) == 0) continue;
+    if (slots_[index * 64 + bit].history.back().first <= processed) current |= uint64_t{1} << bit;
+  }
+  return current;
+}
+
 void CacheDirectory::touch(int64_t slot) {
   Slot& touched = slots_[static_cast<size_t>(slot)];
   order_.splice(order_.end(), order_, touched.position);
@@ -72,7 +85,9 @@ void CacheDirectory::vacate(int64_t slot) {
   Slot& vacated = slots_[static_cast<size_t>(slot)];
   slot_of_.erase(vacated.history.back().second.request.name);
   order_.erase(vacated.position);
-  vacated.occupied = false;
+  Word& word = words_[static_cast<size_t>(slot / 64)];
+  word.occupied &= ~(uint64_t{1} << (slot % 64));
+  word.of_sets &= word.occupied;
   // Keep the newest entry that the slowest rank may mean, and all after it.
   auto& history = vacated.history;
   while (history.size() > 1 && history[1].first <= oldest_needed_) history.erase(history.begin());
@@ -81,9 +96,13 @@ void CacheDirectory::vacate(int64_t slot) {
 void CacheDirectory::occupy(int64_t slot, CacheEntry entry, uint64_t list) {
   Slot& occupied = slots_[static_cast<size_t>(slot)];
   slot_of_[entry.request.name] = slot;
+  Word& word = words_[static_cast<size_t>(slot / 64)];
+  const uint64_t bit = uint64_t{1} << (slot % 64);
+  word.occupied |= bit;
+  if (entry.request.process_set != 0) word.of_sets |= bit;
+  word.newest_list = std::max(word.newest_list, list);
   occupied.history.emplace_back(list, std::move(entry));
   occupied.position = order_.insert(order_.end(), slot);
-  occupied.occupied = true;
 }
 
 }  // namespace autotune

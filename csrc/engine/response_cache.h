@@ -47,6 +47,10 @@ class CacheDirectory {
   const CacheEntry& current(int64_t slot) const;
   // What `slot` held for a rank that had processed `processed` response lists; nullptr: nothing.
   const CacheEntry* as_of(int64_t slot, uint64_t processed) const;
+  // The slots 64 * word + bit whose current entry is what `as_of` says, as bits.
+  uint64_t current_slots(size_t word, uint64_t processed) const;
+  // Those whose entry is of another process set than that of all ranks.
+  uint64_t slots_of_sets(size_t word) const { return words_[word].of_sets; }
 
   // Remember `entry` from response list number `list` on. `pinned(slot)` tells which slots may not
   // be given away. Returns the slot, or -1 when there is no room.
@@ -61,16 +65,24 @@ class CacheDirectory {
  private:
   struct Slot {
     std::vector<std::pair<uint64_t, CacheEntry>> history;  // (list number, entry), oldest first
-    std::list<int64_t>::iterator position;                 // in order_; valid while occupied
-    bool occupied = false;
+    std::list<int64_t>::iterator position;                 // in order_; valid while it is occupied
+  };
+  struct Word {  // 64 slots
+    uint64_t occupied = 0;
+    uint64_t of_sets = 0;
+    uint64_t newest_list = 0;  // since which any of them holds what it holds
   };
 
+  bool is_occupied(int64_t slot) const {
+    return (words_[static_cast<size_t>(slot / 64)].occupied >> (slot % 64) & 1) != 0;
+  }
   void vacate(int64_t slot);
   void occupy(int64_t slot, CacheEntry entry, uint64_t list);
 
   int64_t capacity_;
   uint64_t oldest_needed_ = 0;
   std::vector<Slot> slots_;
+  std::vector<Word> words_;
   std::vector<int64_t> free_;
   std::list<int64_t> order_;  // least recently used first
   std::unordered_map<std::string, int64_t> slot_of_;
@@ -86,6 +98,7 @@ int64_t CacheDirectory::insert(CacheEntry entry, uint64_t list, Pinned&& pinned)
   } else if (slot < 0 && static_cast<int64_t>(slots_.size()) < capacity_) {
     slot = static_cast<int64_t>(slots_.size());
     slots_.emplace_back();
+    words_.resize(static_cast<size_t>(slot / 64) + 1);
   } else if (slot < 0) {
     for (int64_t candidate : order_) {
       if (pinned(candidate)) continue;
@@ -94,7 +107,7 @@ int64_t CacheDirectory::insert(CacheEntry entry, uint64_t list, Pinned&& pinned)
     }
     if (slot < 0) return -1;
   }
-  if (slots_[static_cast<size_t>(slot)].occupied) vacate(slot);
+  if (is_occupied(slot)) vacate(slot);
   occupy(slot, std::move(entry), list);
   return slot;
 }
