@@ -90,10 +90,9 @@ def cluster(environ: Environ) -> Counts:
 
 def gpu(environ: Environ) -> Counts:
     """Run tests/gpu/ranks on 2 GPUs, and on 4 where there are as many; then tests/gpu/jobs."""
-    counts = Counts()
-    for size in GPU_SIZES:
-        if size <= devices():
-            counts += ranks("gpu/ranks", size, environ, 300)
+    sizes = [size for size in GPU_SIZES if size <= devices()]
+    counts = sum((ranks("gpu/ranks", size, environ, 300) for size in sizes), Counts())
+    environ = {**environ, "HVD_TEST_RANKS": str(max(sizes))}
     report = _fresh("gpu-jobs")[0].with_suffix(".xml").absolute()
     command = [sys.executable, "-m", "pytest", "tests/gpu/jobs", "-q", f"--junitxml={report}"]
     code = run([*command, "-p", "no:cacheprovider"], environ, 300)
