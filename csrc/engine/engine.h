@@ -198,6 +198,7 @@ class Engine {
   bool saying_goodbye_ = false;  // shutdown is decided: ranks may leave
 
   Clock::time_point device_checked_{};
+  std::atomic<bool> device_is_busy_{false};  // as last seen; set when it gets work
 
   std::atomic<Device*> device_{nullptr};  // the executor's; set once
 

@@ -218,6 +218,7 @@ void Engine::perform(const Work& work) {
     } else if (takes_part) {
       const double worst_error = executor_.run(work, params_);
       if (worst_error >= 0 && rank_ == 0) add_check(work, worst_error);
+      if (response.on_device) device_is_busy_ = true;
     }
   }
   if (takes_part) complete(work);

@@ -42,7 +42,7 @@ void Engine::run() {
 
 void Engine::sleep_until_needed() {
   auto until = Clock::time_point::max();
-  std::vector<pollfd> watched;
+  ControlPlane::Watch watched;
   {
     std::unique_lock running(cycle_mutex_, std::try_to_lock);
     std::lock_guard lock(mutex_);
@@ -55,7 +55,7 @@ void Engine::sleep_until_needed() {
     if (running.owns_lock() && coordinator_ && coordinator_->has_pending() && stalls_.enabled()) {
       until = std::min<Clock::time_point>(until, now + StallInspector::interval);
     }
-    if (device_ != nullptr && !leased && executor_.device_busy()) {
+    if (device_is_busy_) {
       until = std::min<Clock::time_point>(until, now + device_check_interval);
     }
     thread_wakes_at_ = until;
@@ -132,7 +132,7 @@ void Engine::check_device() {
   const auto now = Clock::now();
   if (now - device_checked_ < device_check_interval) return;
   device_checked_ = now;
-  executor_.device_busy();
+  device_is_busy_ = executor_.device_busy();
 }
 
 void Engine::fail_everything(const std::string& reason, bool fatal) {

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <atomic>
+
 #include "check.h"
 #include "common/errors.h"
 #include "thread_ranks.h"
@@ -162,6 +164,40 @@ TEST(wake_ends_the_current_and_the_next_sleep) {
   });
   alone.sleep(-1ns);
   later.join();
+}
+
+TEST(a_wake_that_another_thread_hears_is_not_lost) {
+  ControlPlane alone(0, 1, {});
+  std::atomic<bool> over{false};
+  std::thread other([&] {  // hears every wake at once
+    while (!over) alone.sleep(alone.watch_for_wake(), 10ms);
+  });
+  for (int round = 0; round < 200; ++round) {
+    alone.wake();
+    std::this_thread::yield();
+    alone.sleep(-1ns);  // the abort hook ends a test that hangs
+  }
+  over = true;
+  other.join();
+}
+
+TEST(a_frame_that_is_there_already_ends_a_sleep_though_another_thread_hears_wakes) {
+  Rendezvous rendezvous;
+  run_ranks(2, [&](int rank) {
+    auto plane = join(rendezvous, rank, 2);
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      while (!over) plane->sleep(plane->watch_for_wake(), 10ms);
+    });
+    std::deque<Frame> frames;
+    for (int round = 0; round < 500; ++round) {  // one frame to and fro, as short as can be
+      if (rank == 0) plane->send_all(FrameType::responses, "ball");
+      for (frames.clear(); frames.empty(); plane->pump(frames)) plane->sleep(-1ns);
+      if (rank == 1) plane->send_all(FrameType::requests, "ball");
+    }
+    over = true;
+    other.join();
+  });
 }
 
 TEST(a_stranger_is_turned_away_and_a_missing_rank_is_named) {

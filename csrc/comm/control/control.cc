@@ -207,11 +207,17 @@ ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Conne
       size_(size),
       connections_(std::move(connections)),
       reported_closed_(connections_.size(), false),
-      wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (wake_fd_ < 0) throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
+      user_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      thread_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (user_wake_fd_ < 0 || thread_wake_fd_ < 0) {
+    throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
+  }
 }
 
-ControlPlane::~ControlPlane() { ::close(wake_fd_); }
+ControlPlane::~ControlPlane() {
+  ::close(user_wake_fd_);
+  ::close(thread_wake_fd_);
+}
 
 void ControlPlane::send_all(FrameType type, const std::string& payload) {
   for (auto& connection : connections_) connection->send(type, payload);
@@ -226,37 +232,40 @@ void ControlPlane::pump(std::deque<Frame>& frames) {
   }
 }
 
-std::vector<pollfd> ControlPlane::watch() {
-  std::vector<pollfd> watched = watch_for_wake();
+ControlPlane::Watch ControlPlane::watch(int wake_fd) {
+  Watch watched{{{wake_fd, POLLIN, 0}}};
   for (const auto& connection : connections_) {
-    if (connection->begin_sleep()) wake();
+    watched.ready |= connection->begin_sleep();
     const short events = connection->has_unsent_on_socket() ? POLLIN | POLLOUT : POLLIN;
-    watched.push_back({connection->closed() ? -1 : connection->fd(), events, 0});
+    watched.fds.push_back({connection->closed() ? -1 : connection->fd(), events, 0});
   }
   return watched;
 }
 
-void ControlPlane::sleep(std::vector<pollfd> watched, std::chrono::nanoseconds timeout) {
+void ControlPlane::sleep(Watch watched, std::chrono::nanoseconds timeout) {
+  if (watched.ready) timeout = std::chrono::nanoseconds(0);
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   const timespec limit{seconds.count(), (timeout - seconds).count()};
-  const int ready =
-      ::ppoll(watched.data(), watched.size(), timeout.count() < 0 ? nullptr : &limit, nullptr);
-  if (watched.size() > 1) {
+  const int ready = ::ppoll(watched.fds.data(), watched.fds.size(),
+                            timeout.count() < 0 ? nullptr : &limit, nullptr);
+  if (watched.fds.size() > 1) {
     for (const auto& connection : connections_) connection->end_sleep();
   }
   if (ready <= 0) return;
-  if (!(watched[0].revents & POLLIN)) {
+  if (!(watched.fds[0].revents & POLLIN)) {
     socket_is_ready_ = true;
     return;
   }
   if (ready > 1) socket_is_ready_ = true;
   uint64_t count;
-  [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof count);
+  [[maybe_unused]] const ssize_t n = ::read(watched.fds[0].fd, &count, sizeof count);
 }
 
 void ControlPlane::wake() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
+  for (const int fd : {user_wake_fd_, thread_wake_fd_}) {
+    [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
+  }
 }
 
 void ControlPlane::close(std::chrono::nanoseconds timeout) {

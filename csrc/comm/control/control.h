@@ -137,17 +137,22 @@ class ControlPlane {
   void pump(std::deque<Frame>& frames);
 
   // Sleep until a frame may have arrived, `wake` was called, or `timeout` is over (negative: no
-  // limit).
-  void sleep(std::chrono::nanoseconds timeout) { sleep(watch(), timeout); }
+  // limit). One thread at a time.
+  void sleep(std::chrono::nanoseconds timeout) { sleep(watch(user_wake_fd_), timeout); }
 
-  // The same in two parts, for a thread that sleeps while another uses the connections: what to
-  // look at (all connections, or only `wake`), then the sleep itself, which touches nothing else.
-  // Every `watch` must be followed by its `sleep`.
-  std::vector<pollfd> watch();
-  std::vector<pollfd> watch_for_wake() const { return {{wake_fd_, POLLIN, 0}}; }
-  void sleep(std::vector<pollfd> watched, std::chrono::nanoseconds timeout);
+  // The same in two parts, for one more thread, which may sleep while another uses the connections:
+  // what to look at (all connections, or only `wake`), then the sleep itself, which touches nothing
+  // else. Every `watch` must be followed by its `sleep`.
+  struct Watch {
+    std::vector<pollfd> fds;  // the first one: what `wake` writes to
+    bool ready = false;       // a frame is there already
+  };
+  Watch watch() { return watch(thread_wake_fd_); }
+  Watch watch_for_wake() const { return {{{thread_wake_fd_, POLLIN, 0}}}; }
+  void sleep(Watch watched, std::chrono::nanoseconds timeout);
 
-  // From any thread: end the current or the next sleep.
+  // From any thread: end the current or the next sleep of both threads. Each has a wake-up of its
+  // own: what one of them hears would be lost for the other.
   void wake();
 
   // End all connections so that nothing sent is lost: a socket closed with unread bytes may take
@@ -158,13 +163,15 @@ class ControlPlane {
   std::vector<int> take_closed_ranks();
 
  private:
+  Watch watch(int wake_fd);
   int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
 
   int rank_;
   int size_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<bool> reported_closed_;
-  int wake_fd_;
+  int user_wake_fd_;
+  int thread_wake_fd_;
   uint32_t pumps_ = 0;
   std::atomic<bool> socket_is_ready_{true};  // as the last sleep has seen
 };
