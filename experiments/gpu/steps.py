@@ -125,11 +125,11 @@ def contest(name: str, ground: Ground, tiny: bool, seconds: float) -> dict[str, 
     default = ground.default.fusion_threshold_bytes / MIB, ground.default.cycle_time_ms
     grid: list[Key] = [("ours", t, c) for t in THRESHOLDS_MIB for c in CYCLES_MS]
     grid += [("ddp", size, False) for size in BUCKETS_MB]
-    searched = in_turns({key: loops.turn(key) for key in grid}, 0.5 * seconds)
+    searched = in_turns({key: loops.turn(key) for key in grid}, 0.4 * seconds)
     ours, ddp = best(searched, "ours"), best(searched, "ddp")
     keys = [("alone",), ("ours", *default), ours, DDP_DEFAULT, ddp, (*ddp[:2], True)]
     turns = {key: loops.turn(key) for key in dict.fromkeys(keys)}
-    final = in_turns(turns, 0.5 * seconds, least=3)
+    final = in_turns(turns, 0.6 * seconds, least=3)
     sizes = [p.numel() for p in loops.networks["alone"].parameters()]
     return {
         "tensors": len(sizes),

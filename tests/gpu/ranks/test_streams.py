@@ -135,6 +135,8 @@ def test_a_chain_of_operations_keeps_its_order(rank: int, size: int) -> None:
     same(tensor, torch.full((LENGTH,), 2.0**20))
 
 
+# torch tells that the gradient arrives on another stream than the weight was made on.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")
 @pytest.mark.usefixtures("on_gpu")
 def test_a_backward_pass_on_a_side_stream(rank: int, size: int) -> None:
     weight = torch.nn.Parameter(full(1000, 0.0))
