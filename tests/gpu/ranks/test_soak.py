@@ -1,4 +1,4 @@
-"""1,000 steps of random operations and sizes, each result compared on the GPU; no memory is lost.
+"""1,000 steps of random operations, sizes and process sets, compared on the GPU; no memory is lost.
 
 GPU_SOAK_STEPS=10000 for the long run.
 """
@@ -9,6 +9,7 @@ import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,13 +39,23 @@ class Plan:
     root: int
     in_place: bool
     named: bool
+    set_index: int
+    ranks: tuple[int, ...]
 
     @property
     def name(self) -> str | None:
         return f"soak.{self.kind}.{self.number % 7}" if self.named else None
 
 
-def draw(rng: np.random.Generator, number: int, size: int) -> Plan:
+def make_sets(size: int) -> list[hvd.ProcessSet]:
+    """**Collective.** The global set and two more: they overlap where there are ranks enough."""
+    ranks = [[0, 1, 2], [1, 3]] if size >= 4 else [[0], [1]]
+    return [hvd.global_process_set, *(hvd.add_process_set(each) for each in ranks)]
+
+
+def draw(rng: np.random.Generator, number: int, sets: list[hvd.ProcessSet]) -> Plan:
+    set_index = int(rng.choice(len(sets), p=(0.7, 0.15, 0.15)))
+    ranks = tuple(sets[set_index].ranks)
     dtypes = [*FLOATS, *INTEGERS]
     kind = str(rng.choice(KINDS, p=(0.4, 0.2, 0.1, 0.1, 0.1, 0.1)))
     ops = [hvd.Sum, hvd.Average] + [hvd.Min, hvd.Max] * (kind in ("allreduce", "group"))
@@ -54,68 +65,70 @@ def draw(rng: np.random.Generator, number: int, size: int) -> Plan:
         length=int(rng.choice(LENGTHS)),
         dtype=dtypes[rng.integers(len(dtypes))],
         op=int(rng.choice(ops)),
-        root=int(rng.integers(size)),
+        root=int(rng.choice(ranks)),
         in_place=bool(rng.integers(2)),
         named=bool(rng.integers(2)),
+        set_index=set_index,
+        ranks=ranks,
     )
 
 
 def make(plan: Plan, rank: int, length: int) -> torch.Tensor:
-    """Small whole numbers, exact in every type; the mean of all ranks' is, too, with 2 and 4."""
+    """Small whole numbers, exact in every type; the mean over 1, 2, 3 or 4 ranks is, too."""
     counted = torch.arange(length, device=DEVICE)
-    return (4 * ((counted * 7 + rank * 3 + plan.number) % 4)).to(plan.dtype)
+    return (12 * ((counted * 7 + rank * 3 + plan.number) % 3)).to(plan.dtype)
 
 
-def rows(plan: Plan, sender: int, receiver: int) -> int:
-    return (plan.length // 3 + 5 * sender + receiver * plan.number) % 1009
+def rows(plan: Plan, sender: int) -> list[int]:
+    """Return how many rows ``sender`` sends to each member."""
+    return [(plan.length // 3 + 5 * sender + r * plan.number) % 1009 for r in plan.ranks]
 
 
-def start(plan: Plan, rank: int, size: int) -> int:
+def start(plan: Plan, rank: int, process_set: hvd.ProcessSet) -> int:
     """**Collective.**"""
-    named = {"name": plan.name}
+    how: dict[str, Any] = {"name": plan.name, "process_set": process_set}
     if plan.kind == "allgather":
-        return hvd.allgather_async(make(plan, rank, plan.length // 2 + rank), **named)
+        return hvd.allgather_async(make(plan, rank, plan.length // 2 + rank), **how)
     if plan.kind == "alltoall":
-        splits = [rows(plan, rank, receiver) for receiver in range(size)]
-        return hvd.alltoall_async(make(plan, rank, sum(splits)), splits, **named)
+        splits = rows(plan, rank)
+        return hvd.alltoall_async(make(plan, rank, sum(splits)), splits, **how)
     tensor = make(plan, rank, plan.length)
     if plan.kind == "broadcast":
         call = hvd.broadcast_async_ if plan.in_place else hvd.broadcast_async
-        return call(tensor, plan.root, **named)
+        return call(tensor, plan.root, **how)
+    how["op"] = plan.op
     if plan.kind == "reducescatter":
-        return hvd.reducescatter_async(tensor, op=plan.op, **named)
+        return hvd.reducescatter_async(tensor, **how)
     if plan.kind == "group":
         call = hvd.grouped_allreduce_async_ if plan.in_place else hvd.grouped_allreduce_async
-        return call([tensor, tensor[:5].clone(), tensor.clone()], op=plan.op, **named)
+        return call([tensor, tensor[:5].clone(), tensor.clone()], **how)
     call = hvd.allreduce_async_ if plan.in_place else hvd.allreduce_async
-    return call(tensor, op=plan.op, **named)
+    return call(tensor, **how)
 
 
-def reduction(plan: Plan, size: int) -> torch.Tensor:
-    stacked = torch.stack([make(plan, r, plan.length).double() for r in range(size)])
+def reduction(plan: Plan) -> torch.Tensor:
+    stacked = torch.stack([make(plan, r, plan.length).double() for r in plan.ranks])
     reduce: dict[int, Callable[[], torch.Tensor]] = {
         hvd.Sum: lambda: stacked.sum(0),
-        hvd.Average: lambda: stacked.mean(0),
+        hvd.Average: lambda: stacked.sum(0) / len(plan.ranks),
         hvd.Min: lambda: stacked.amin(0),
         hvd.Max: lambda: stacked.amax(0),
     }
     return reduce[plan.op]().to(plan.dtype)
 
 
-def expected(plan: Plan, rank: int, size: int) -> list[torch.Tensor]:
+def expected(plan: Plan, rank: int) -> list[torch.Tensor]:
+    place = plan.ranks.index(rank)
     if plan.kind == "allgather":
-        return [torch.cat([make(plan, r, plan.length // 2 + r) for r in range(size)])]
+        return [torch.cat([make(plan, r, plan.length // 2 + r) for r in plan.ranks])]
     if plan.kind == "broadcast":
         return [make(plan, plan.root, plan.length)]
     if plan.kind == "alltoall":
-        parts = []
-        for sender in range(size):
-            splits = [rows(plan, sender, receiver) for receiver in range(size)]
-            parts.append(make(plan, sender, sum(splits)).split(splits)[rank])
-        return [torch.cat(parts)]
-    whole = reduction(plan, size)
+        sent = {r: (make(plan, r, sum(rows(plan, r))), rows(plan, r)) for r in plan.ranks}
+        return [torch.cat([tensor.split(splits)[place] for tensor, splits in sent.values()])]
+    whole = reduction(plan)
     if plan.kind == "reducescatter":
-        return [whole.tensor_split(size)[rank]]
+        return [whole.tensor_split(len(plan.ranks))[place]]
     return [whole, whole[:5], whole] if plan.kind == "group" else [whole]
 
 
@@ -125,10 +138,10 @@ def outputs(plan: Plan, result: object) -> Sequence[torch.Tensor]:
     return result if plan.kind == "group" else [result]  # type: ignore[return-value, list-item]
 
 
-def wrong(plan: Plan, results: Sequence[torch.Tensor], rank: int, size: int) -> torch.Tensor:
+def wrong(plan: Plan, results: Sequence[torch.Tensor], rank: int) -> torch.Tensor:
     """Return, on the device, how many elements differ; the host does not wait."""
     counts = []
-    for result, right in zip(results, expected(plan, rank, size), strict=True):
+    for result, right in zip(results, expected(plan, rank), strict=True):
         assert (result.dtype, result.shape, result.device.type) == (
             plan.dtype,
             right.shape,
@@ -163,15 +176,17 @@ def random_params(rng: np.random.Generator) -> _engine.Params:
 def test_random_operations_are_right_and_cost_no_memory(rank: int, size: int) -> None:
     rng, own = np.random.default_rng(1), np.random.default_rng([1, rank])
     streams = [new_stream() for _ in range(3)]
+    sets = make_sets(size)
     epoch = basics.engine().epoch()
     number = mistakes = 0
     settled = (0, 0)
     for step in range(STEPS):
         plans = []
         for _ in range(int(rng.integers(1, 9))):
-            plans.append(draw(rng, number, size))
+            plans.append(draw(rng, number, sets))
             number += 1
-        plans = list({(p.kind, p.name or p.number): p for p in plans}.values())
+        plans = list({(p.kind, p.set_index, p.name or p.number): p for p in plans}.values())
+        plans = [plan for plan in plans if rank in plan.ranks]
         if step % 10 == 0:
             params = random_params(rng)
             epoch += 1
@@ -180,11 +195,11 @@ def test_random_operations_are_right_and_cost_no_memory(rank: int, size: int) ->
         with using(streams[step % 3]):
             if own.random() < 0.1:
                 busy(2)
-            handles = [start(plan, rank, size) for plan in plans]
-            counts = []
+            handles = [start(plan, rank, sets[plan.set_index]) for plan in plans]
+            counts = [torch.zeros((), dtype=torch.int64, device=DEVICE)]
             for i in own.permutation(len(plans)):
                 results = outputs(plans[i], hvd.synchronize(handles[i]))
-                counts.append(wrong(plans[i], results, rank, size))
+                counts.append(wrong(plans[i], results, rank))
                 del results
             found = int(torch.stack(counts).sum())
             assert found == 0, f"{found} wrong elements in step {step}: {plans}, {counts}"
@@ -200,3 +215,6 @@ def test_random_operations_are_right_and_cost_no_memory(rank: int, size: int) ->
     )
     assert allocated <= settled[0] + MIB
     assert other <= settled[1] + 128 * MIB
+    hvd.barrier()
+    for each in sets[1:]:
+        hvd.remove_process_set(each)
