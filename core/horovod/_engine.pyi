@@ -109,6 +109,12 @@ class Kind:
                 travel; None: as they are.
         """
 
+class Prepared:
+    """An operation that comes back in every step with other memory."""
+
+    def __init__(self, kind: Kind, name: str, shape: Sequence[int]) -> None:
+        """**Local.** As the arguments of ``Engine.start``."""
+
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
         """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
@@ -164,19 +170,40 @@ class Engine:
         alltoall and reducescatter fail on the other ranks, barrier does not wait for it.
         """
 
-    def start_group(
-        self, members: Sequence[tuple[Kind, str, int, int, Sequence[int]]], stream: int = 0
-    ) -> list[int]:
-        """**Local.** As ``start`` for a list of (kind, name, input, output, shape): one handle
-        each.
+    def start_all(
+        self,
+        operations: Sequence[Prepared],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        stream: int = 0,
+    ) -> int:
+        """**Local.** As ``start`` for several operations: one handle each. The handles are
+        consecutive numbers, of which the first is returned. All or none are taken, and they are
+        announced together.
 
-        All or none are taken, and they are announced together. They fuse like any others; with
-        Options.disable_group_fusion the members of a group fuse among themselves only.
+        Args:
+            operations: What is to be done.
+            inputs, outputs: Addresses, as many as operations.
+            stream: As in ``start``.
         """
+
+    def start_group(
+        self,
+        operations: Sequence[Prepared],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        stream: int = 0,
+    ) -> int:
+        """**Local.** As ``start_all``. They fuse like any others; with
+        Options.disable_group_fusion the members of a group fuse among themselves only."""
 
     def finish(self, handle: int, stream: int = 0) -> None:
         """**Local.** ``wait``, ``order`` and ``release``, the last one also of a failed
         operation."""
+
+    def finish_all(self, first: int, count: int, stream: int = 0) -> None:
+        """**Local.** ``finish`` for ``count`` consecutive handles; all are finished when one has
+        failed, whose EngineError is raised, the first one."""
 
     def order(self, handle: int, stream: int) -> None:
         """**Local.** GPU: what ``stream`` does from now on comes after the operation, which is
@@ -190,7 +217,8 @@ class Engine:
         """**Local.** Shape of the result of a complete allgather, alltoall or reducescatter."""
 
     def poll(self, handle: int) -> bool:
-        """**Local.** True when the operation is complete (or failed), on a GPU also there."""
+        """**Local.** True when the operation is complete (or failed or released), on a GPU also
+        there."""
 
     def wait(self, handle: int) -> None:
         """**Local.** Return when the operation is complete; raises EngineError if it failed.

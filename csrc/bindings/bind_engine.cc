@@ -103,45 +103,93 @@ int64_t start(Engine& engine, const Kind& kind, std::string name, std::uintptr_t
   return engine.enqueue(std::move(entry));
 }
 
-// (kind, name, input, output, shape)
-using GroupMember = std::tuple<const Kind*, std::string, std::uintptr_t, std::uintptr_t, Shape>;
+// An operation that comes back in every step with other memory.
+struct Prepared {
+  Request request;  // with its complete name
+};
 
-std::vector<int64_t> start_group(Engine& engine, const py::sequence& members, DeviceStream stream) {
-  std::vector<TensorEntry> entries;
-  entries.reserve(members.size());
+Prepared prepare(const Kind& kind, std::string name, Shape shape) {
+  Prepared prepared{kind.request};
+  complete_name(name, kind.request.process_set);
+  prepared.request.name = std::move(name);
+  prepared.request.shape = std::move(shape);
+  return prepared;
+}
+
+std::vector<TensorEntry> make_entries(Engine& engine,
+                                      const std::vector<const Prepared*>& operations,
+                                      const std::vector<std::uintptr_t>& inputs,
+                                      const std::vector<std::uintptr_t>& outputs,
+                                      DeviceStream stream) {
+  std::vector<TensorEntry> entries(operations.size());
   EventPtr ready;  // one event for all: they are in one stream
-  for (const py::handle& each : members) {
-    auto [kind, name, input, output, shape] = each.cast<GroupMember>();
-    entries.push_back(make_entry(*kind, std::move(name), input, output, std::move(shape)));
-    if (!kind->request.on_device) continue;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    TensorEntry& entry = entries[i];
+    entry.request = operations[i]->request;
+    set_memory(entry, inputs.at(i), outputs.at(i));
+    if (!entry.request.on_device) continue;
     if (!ready) ready = engine.input_ready(stream);
-    entries.back().ready = ready;
+    entry.ready = ready;
   }
-  return engine.enqueue_group(std::move(entries));
+  return entries;
+}
+
+// Both keep the interpreter's lock, see `start`.
+int64_t start_all(Engine& engine, const std::vector<const Prepared*>& operations,
+                  const std::vector<std::uintptr_t>& inputs,
+                  const std::vector<std::uintptr_t>& outputs, DeviceStream stream) {
+  return engine.enqueue_all(make_entries(engine, operations, inputs, outputs, stream));
+}
+
+int64_t start_group(Engine& engine, const std::vector<const Prepared*>& operations,
+                    const std::vector<std::uintptr_t>& inputs,
+                    const std::vector<std::uintptr_t>& outputs, DeviceStream stream) {
+  return engine.enqueue_group(make_entries(engine, operations, inputs, outputs, stream));
+}
+
+// Without the interpreter's lock. Throws what a signal handler raises.
+void wait_unlocked(Engine& engine, int64_t handle) {
+  while (!engine.wait(handle, signal_check_interval)) {
+    py::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
 }
 
 void wait(Engine& engine, int64_t handle) {
-  bool done = false;
-  while (!done) {
-    {
-      py::gil_scoped_release unlocked;
-      done = engine.wait(handle, signal_check_interval);
-    }
-    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  py::gil_scoped_release unlocked;
+  wait_unlocked(engine, handle);
 }
 
-// `wait`, `order`, then `release`, also when the operation has failed; not when the wait is
-// interrupted.
-void finish(Engine& engine, int64_t handle, DeviceStream stream) {
+void finish_unlocked(Engine& engine, int64_t handle, DeviceStream stream) {
   try {
-    wait(engine, handle);
+    wait_unlocked(engine, handle);
     engine.order(handle, stream);
   } catch (const EngineError&) {
     engine.release(handle);
     throw;
   }
   engine.release(handle);
+}
+
+// `wait`, `order`, then `release`, also when the operation has failed; not when the wait is
+// interrupted.
+void finish(Engine& engine, int64_t handle, DeviceStream stream) {
+  py::gil_scoped_release unlocked;
+  finish_unlocked(engine, handle, stream);
+}
+
+// `finish` for `count` operations from number `first` on: all are finished, the first error counts.
+void finish_all(Engine& engine, int64_t first, int64_t count, DeviceStream stream) {
+  py::gil_scoped_release unlocked;
+  std::string error;
+  for (int64_t handle = first; handle < first + count; ++handle) {
+    try {
+      finish_unlocked(engine, handle, stream);
+    } catch (const EngineError& failed) {
+      if (error.empty()) error = failed.what();
+    }
+  }
+  if (!error.empty()) throw EngineError(error);
 }
 
 // Memory of a result as Python's buffer protocol wants it: a memoryview keeps this object alive.
@@ -206,12 +254,16 @@ void bind_engine(py::module_& module) {
            "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0, "named"_a = true,
            "process_set"_a = 0, "on_device"_a = false, "wire_type"_a = std::nullopt);
 
+  py::class_<Prepared>(module, "Prepared").def(py::init(&prepare), "kind"_a, "name"_a, "shape"_a);
+
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, Unlocked())
       .def("start", &start, "kind"_a, "name"_a, "input"_a, "output"_a, "shape"_a, "stream"_a = 0,
            "splits"_a = std::vector<int64_t>{})
-      .def("start_group", &start_group, "members"_a, "stream"_a = 0)
+      .def("start_all", &start_all, "operations"_a, "inputs"_a, "outputs"_a, "stream"_a = 0)
+      .def("start_group", &start_group, "operations"_a, "inputs"_a, "outputs"_a, "stream"_a = 0)
+      .def("finish_all", &finish_all, "first"_a, "count"_a, "stream"_a = 0)
       .def("finish", &finish, "handle"_a, "stream"_a = 0)
       .def(
           "use_device",

@@ -60,27 +60,21 @@ void Engine::start_timeline_at_init() {
 Engine::~Engine() { shutdown(std::chrono::seconds(5)); }
 
 int64_t Engine::enqueue(TensorEntry entry) {
-  int64_t number = 0;
-  queue(&entry, 1, &number);
-  return number;
+  complete_name(entry.request.name, entry.request.process_set);
+  return queue(&entry, 1);
 }
 
-std::vector<int64_t> Engine::enqueue_group(std::vector<TensorEntry> entries) {
-  std::vector<int64_t> numbers(entries.size());
-  if (entries.empty()) return numbers;
-  if (options_.disable_group_fusion) {
+int64_t Engine::enqueue_all(std::vector<TensorEntry> entries) {
+  return queue(entries.data(), entries.size());
+}
+
+int64_t Engine::enqueue_group(std::vector<TensorEntry> entries) {
+  if (options_.disable_group_fusion && !entries.empty()) {
     // The same on all ranks and in every step.
     const uint64_t group = std::hash<std::string>{}(entries[0].request.name) | 1;
     for (TensorEntry& entry : entries) entry.request.group = group;
   }
-  std::unordered_set<std::string_view> names;
-  for (const TensorEntry& entry : entries) {
-    if (names.insert(entry.request.name).second) continue;
-    throw InvalidRequest(describe(entry.request) +
-                         ": expected different names in a group, got one twice");
-  }
-  queue(entries.data(), entries.size(), numbers.data());
-  return numbers;
+  return queue(entries.data(), entries.size());
 }
 
 int64_t Engine::add_process_set(const std::vector<int>& ranks) {
@@ -114,17 +108,25 @@ void Engine::check_name(const Request& request) const {
                        "); wait for the first one or use another name");
 }
 
-// Moves the entries away when all of them are taken.
-void Engine::queue(TensorEntry* entries, size_t count, int64_t* numbers) {
+// Moves the entries away when all of them are taken; numbers them one after the other and returns
+// the first number.
+int64_t Engine::queue(TensorEntry* entries, size_t count) {
   const auto now = Clock::now();
+  std::unordered_set<std::string_view> names;
+  for (size_t i = 0; count > 1 && i < count; ++i) {
+    if (names.insert(entries[i].request.name).second) continue;
+    throw InvalidRequest(describe(entries[i].request) +
+                         ": expected different names in a group, got one twice");
+  }
   std::lock_guard lock(mutex_);
   if (!closed_reason_.empty()) throw EngineError(closed_reason_);
   for (size_t i = 0; i < count; ++i) {
     Request& request = entries[i].request;
     validate(request, sets_, rank_);
-    complete_name(request.name, request.process_set);
     check_name(request);
   }
+  const int64_t first = next_handle_;
+  if (count == 0) return first;
   bool begins_step = false;
   for (size_t i = 0; i < count; ++i) begins_step |= steps_.begins_step(entries[i].request);
   if (begins_step) end_step_now(now);
@@ -136,13 +138,14 @@ void Engine::queue(TensorEntry* entries, size_t count, int64_t* numbers) {
     queued->step = steps_.current_step();
     queued->handle = std::make_shared<Handle>();
     handles_[next_handle_] = queued->handle;
-    numbers[i] = next_handle_++;
+    ++next_handle_;
     unannounced_.push_back(queued.get());
     unannounced_bytes_ += queued->request.wire_bytes();
     const std::string_view name = queued->request.name;
     in_flight_.emplace(name, std::move(queued));
   }
   if (announce_time() < thread_wakes_at_) control_->wake();
+  return first;
 }
 
 std::shared_ptr<Handle> Engine::find_handle(int64_t handle) {
@@ -157,9 +160,10 @@ bool Engine::poll(int64_t number) {
   EventPtr finished;
   {
     std::lock_guard lock(mutex_);
-    const std::shared_ptr<Handle> handle = find_handle(number);
-    if (!handle->done) return false;
-    if (!failed_) finished = handle->finished;
+    const auto found = handles_.find(number);
+    if (found == handles_.end()) return true;  // released
+    if (!found->second->done) return false;
+    if (!failed_) finished = found->second->finished;
   }
   return !finished || device_.load()->is_complete(*finished);
 }

@@ -78,8 +78,11 @@ class Engine {
   // Hand over an operation; `entry.handle` is set here. Returns its number.
   // Throws InvalidRequest or EngineError.
   int64_t enqueue(TensorEntry entry);
-  // All of them or none, announced together.
-  std::vector<int64_t> enqueue_group(std::vector<TensorEntry> entries);
+  // All of them or none, announced together. Their names are complete already (see complete_name);
+  // their numbers follow each other; returns the first.
+  int64_t enqueue_all(std::vector<TensorEntry> entries);
+  // The same as a group: see EngineOptions::disable_group_fusion.
+  int64_t enqueue_group(std::vector<TensorEntry> entries);
   // Operations over all ranks; the handle's `value` is the id. The ranks' order does not matter.
   int64_t add_process_set(const std::vector<int>& ranks);
   int64_t remove_process_set(int32_t id);
@@ -139,7 +142,7 @@ class Engine {
 
   // engine.cc: the training thread's side
   void check_name(const Request& request) const;
-  void queue(TensorEntry* entries, size_t count, int64_t* numbers);
+  int64_t queue(TensorEntry* entries, size_t count);
   bool wait_by_running_cycles(const std::shared_ptr<Handle>& handle, Clock::time_point deadline);
   std::shared_ptr<Handle> find_handle(int64_t handle);
   void start_timeline_at_init();

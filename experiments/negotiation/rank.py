@@ -23,15 +23,15 @@ engine = basics.engine()
 values = np.ones(TENSORS, dtype=np.float32)
 first = values.ctypes.data
 kind = _engine.Kind(operation="allreduce", dtype="float32", reduce_op="average")
-members = [(kind, f"tensor.{i}", first + 4 * i, first + 4 * i, (1,)) for i in range(TENSORS)]
+members = [_engine.Prepared(kind, f"tensor.{i}", (1,)) for i in range(TENSORS)]
+places = [first + 4 * i for i in range(TENSORS)]
 
 
 def run(steps: int) -> float:
     """Return the duration of ``steps`` steps in microseconds a step."""
     begin = time.perf_counter()
     for _ in range(steps):
-        for handle in engine.start_group(members):
-            engine.finish(handle)
+        engine.finish_all(engine.start_all(members, places, places), TENSORS)
         engine.end_step()
     return (time.perf_counter() - begin) / steps * 1e6
 

@@ -22,7 +22,7 @@ class Operation:
 
     Args:
         engine: The engine that has it.
-        handles: The engine's handles.
+        handles: The engine's handles, consecutive numbers.
         kept: What must stay alive until it is complete: usually (input, output).
         finish: Returns the result once all of it is complete.
         in_engine: The engine holds the result, which ``finish`` takes.
@@ -69,12 +69,12 @@ class Operation:
                     first = first or error
         else:
             stream = 0 if self.device < 0 else cuda.current_stream(self.device)
-            while self.handles:  # an interrupted wait leaves the rest
-                try:
-                    self.engine.finish(self.handles[0], stream)
-                except _engine.EngineError as error:
-                    first = first or error
-                del self.handles[0]
+            try:
+                if self.handles:
+                    self.engine.finish_all(self.handles[0], len(self.handles), stream)
+            except _engine.EngineError as error:
+                first = error
+            self.handles = []  # not when the wait was interrupted
         if first is not None:
             self.release()
             raise HorovodInternalError(str(first)) from None

@@ -29,6 +29,8 @@ DTYPES = {
 _unnamed: Counter[tuple[int, str]] = Counter()
 _kinds: dict[tuple[Any, ...], _engine.Kind] = {}
 _MOST_KINDS = 1000
+_plans: dict[tuple[Any, ...], _Plan] = {}
+_MOST_PLANS = 100
 
 
 def check(tensor: torch.Tensor) -> str:
@@ -187,32 +189,82 @@ def start_group(
         copies = [tensor.cpu() for tensor in tensors]
         finish = _through_host(finish, copies, outputs)
         tensors = outputs = copies
-    devices = {tensor.get_device() for tensor in tensors}
-    if len(devices) > 1:
-        raise ValueError(f"{operation}: expected a group on one device, got {_devices(tensors)}")
-    device = max(devices, default=cuda.HOST)
-    named = name is not None
-    kinds = [_kind(engine, operation, check(t), number, named, device, how) for t in tensors]
     group = f"grouped_{operation}"
-    base = f"{group}.{name}" if named else _next_name(group, number)
-    count = len(kinds)
+    count = len(tensors)
+    key = (operation, name, number, count, *how.values())
+    plan = _plans.get(key)
+    if plan is None or not plan.fits(tensors):
+        plan = _make_plan(engine, operation, name, tensors, number, how)
+        if name is not None:
+            if len(_plans) >= _MOST_PLANS:
+                _plans.clear()
+            _plans[key] = plan
+    inputs = [tensor.data_ptr() for tensor in tensors]
     places = [0] * count if outputs is None else [output.data_ptr() for output in outputs]
-    members = [
-        (kind, f"{base}_{i}of{count}", tensor.data_ptr(), place, tensor.shape)
-        for i, (kind, tensor, place) in enumerate(zip(kinds, tensors, places, strict=True), 1)
-    ]
+    device = plan.device
+    stream = 0 if device < 0 else cuda.current_stream(device)
     try:
-        numbers = engine.start_group(members, 0 if device < 0 else cuda.current_stream(device))
+        first = engine.start_group(plan.members, inputs, places, stream)
     except _engine.InvalidRequest as error:
         raise _refused(error, group, name, number) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
+    numbers = list(range(first, first + count))
     return handles.add(Operation(engine, numbers, kept, finish, outputs is None, device))
 
 
 def compresses(tensor: torch.Tensor, wire_type: str | None) -> bool:
     """**Local.** Return whether the engine itself can let ``tensor`` travel as ``wire_type``."""
     return wire_type is not None and tensor.dtype is torch.float32 and tensor.is_cuda
+
+
+class _Plan:
+    """What does not change while a named group comes back with tensors like these."""
+
+    __slots__ = ("device", "dtypes", "members", "shapes")
+
+    def __init__(
+        self, tensors: Sequence[torch.Tensor], members: list[_engine.Prepared], device: int
+    ) -> None:
+        self.dtypes = [tensor.dtype for tensor in tensors]
+        self.shapes = [tensor.shape for tensor in tensors]
+        self.members = members
+        self.device = device
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether ``tensors``, as many, are like those that it was made for."""
+        device = self.device
+        return all(
+            tensor.dtype is dtype
+            and tensor.shape == shape
+            and tensor.get_device() == device
+            and tensor.layout is torch.strided
+            and tensor.is_contiguous()
+            for tensor, dtype, shape in zip(tensors, self.dtypes, self.shapes, strict=True)
+        )
+
+
+def _make_plan(
+    engine: _engine.Engine,
+    operation: str,
+    name: str | None,
+    tensors: Sequence[torch.Tensor],
+    number: int,
+    how: dict[str, Any],
+) -> _Plan:
+    devices = {tensor.get_device() for tensor in tensors}
+    if len(devices) > 1:
+        raise ValueError(f"{operation}: expected a group on one device, got {_devices(tensors)}")
+    device = max(devices, default=cuda.HOST)
+    named = name is not None
+    kinds = [_kind(engine, operation, check(t), number, named, device, how) for t in tensors]
+    group, count = f"grouped_{operation}", len(tensors)
+    base = f"{group}.{name}" if named else _next_name(group, number)
+    members = [
+        _engine.Prepared(kind, f"{base}_{i}of{count}", tensor.shape)
+        for i, (kind, tensor) in enumerate(zip(kinds, tensors, strict=True), 1)
+    ]
+    return _Plan(tensors, members, device)
 
 
 def outputs_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -281,6 +333,7 @@ def forget_engine() -> None:
     """**Local.** Forget what belongs to the engine, after ``shutdown``."""
     forget_names()
     _kinds.clear()
+    _plans.clear()
 
 
 def _take_from_gpu(operation: Operation, handle: int, dtype: torch.dtype) -> torch.Tensor:

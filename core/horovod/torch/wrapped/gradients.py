@@ -124,9 +124,11 @@ class Group:
         members: Its gradients.
         missing: How many of them are not complete yet.
         started: Whether they are on their way.
+        single: The allreduce of the only member; None: there are several.
+        bytes: Of all parameters.
     """
 
-    __slots__ = ("_options", "_single", "_waits", "members", "missing", "started")
+    __slots__ = ("_options", "_waits", "bytes", "members", "missing", "single", "started")
 
     def __init__(self, members: Sequence[Gradient], options: Options) -> None:
         self.members = list(members)
@@ -139,17 +141,24 @@ class Group:
         alone = None
         if len(self.members) == 1:
             alone = How(self.members[0].name, *options.how, options.wire_type)
-        self._single = None if alone is None else RepeatedAllreduce(alone)
+        self.single = None if alone is None else RepeatedAllreduce(alone)
+        self.bytes = sum(m.parameter.nbytes for m in self.members)
+
+    def outgoing_alone(self) -> torch.Tensor | None:
+        """**Local.** Return what travels by ``single``; None: ``start`` the group instead."""
+        if self.single is None:
+            return None
+        tensor = self.members[0].outgoing(self._options, alone=True)
+        return None if tensor.is_sparse else tensor
+
+    def put_alone(self, reduced: torch.Tensor, passes: int) -> None:
+        """**Local.** Take what ``outgoing_alone`` returned, reduced; expect ``passes`` passes."""
+        self._forget(passes)
+        self.members[0].put_in_place(reduced, self._options)
 
     def start(self) -> None:
         """**Collective.** Start to reduce the members; sparse ones each by itself."""
-        self.started = True
         options = self._options
-        if self._single is not None:
-            tensor = self.members[0].outgoing(options, alone=True)
-            if not tensor.is_sparse:
-                self._waits.append((self.members, self._single.start(tensor)))
-                return
         dense, tensors = [], []
         for member in self.members:
             tensor = member.outgoing(options)

@@ -14,10 +14,17 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horovod import basics
+from horovod.torch.wrapped.batch import Batch
 from horovod.torch.wrapped.gradients import Gradient, Group, Options
 
 _watched: Any = WeakTensorKeyDictionary()
 """{parameter: (weak reference to the reducer that watches it, its hook)}."""
+
+
+BATCH_BYTES = 1 << 20
+BATCH_GROUPS = 16
+"""Complete gradients are handed to the engine when they are so many bytes or so many: a call for
+each would cost more than it saves."""
 
 
 class Reducer:
@@ -38,7 +45,10 @@ class Reducer:
         self._gradients: dict[torch.Tensor, Gradient] = {}
         self._frozen: dict[torch.Tensor, str] = {}
         self._groups: list[Group] = []
+        self._complete: list[Group] = []
+        self._complete_bytes = 0
         self._started: list[Group] = []
+        self._batches: list[Batch] = []
 
     def watch(self, parameter: torch.Tensor, name: str) -> None:
         """**Local**, every rank alike. Reduce the gradient of ``parameter`` from now on.
@@ -94,9 +104,14 @@ class Reducer:
             self._refuse(gradient)
         group = gradient.group
         group.missing -= 1
-        if not group.missing:
-            self._started.append(group)
-            group.start()
+        if group.missing:
+            return
+        group.started = True
+        complete = self._complete
+        complete.append(group)
+        self._complete_bytes += group.bytes
+        if self._complete_bytes >= BATCH_BYTES or len(complete) >= BATCH_GROUPS:
+            self._start_complete()
 
     def finish(self, only_started: bool = False) -> None:
         """**Collective.** Start what is missing, wait for all, put the gradients in place.
@@ -112,30 +127,57 @@ class Reducer:
             self._forget_passes()
         else:
             self._start_missing()
+        self._start_complete()
+        batches, self._batches = iter(self._batches), []
         started, self._started = iter(self._started), []
         self.pending = False
         try:
+            for batch in batches:
+                batch.finish(self.passes)
             for group in started:
                 group.finish(self.passes)
         except BaseException:
+            for batch in batches:
+                batch.drop(self.passes)
             for group in started:
                 group.drop(self.passes)
             raise
 
     def reset(self) -> None:
         """**Local.** Forget gradients on their way and passes counted."""
-        self._started = []
+        for batch in self._batches:
+            batch.drop(self.passes)
+        self._batches, self._started = [], []
+        self._complete, self._complete_bytes = [], 0
         self.pending = False
         for group in self._groups:
             group.drop(self.passes)
+
+    def _start_complete(self) -> None:
+        """Hand what is complete to the engine, dense gradients in one call per device."""
+        complete, self._complete, self._complete_bytes = self._complete, [], 0
+        by_device: dict[int, Batch] = {}
+        for group in complete:
+            tensor = group.outgoing_alone()
+            if tensor is None:
+                self._started.append(group)
+                group.start()
+                continue
+            device = tensor.get_device()
+            if device not in by_device:
+                by_device[device] = Batch()
+            by_device[device].add(group, tensor)
+        for batch in by_device.values():
+            self._batches.append(batch)
+            batch.start()
 
     def _start_missing(self) -> None:
         for parameter in [p for p in self._frozen if p.requires_grad]:
             self.watch(parameter, self._frozen.pop(parameter))
         for group in self._groups:
             if not group.started and any(member.exists for member in group.members):
-                self._started.append(group)
-                group.start()
+                group.started = True
+                self._complete.append(group)
 
     def _forget_passes(self) -> None:
         for group in self._groups:
@@ -149,8 +191,11 @@ class Reducer:
         group.missing = len(group.members)
         if not group.members:
             self._groups.remove(group)
+        self._complete = [each for each in self._complete if each is not group]
         self._started = [each for each in self._started if each is not group]
-        self.pending = bool(self._started)
+        for batch in self._batches:
+            batch.give_up(group)
+        self.pending = bool(self._complete or self._started or self._batches)
 
     def _refuse(self, gradient: Gradient) -> None:
         gradient.passes_left = 0
