@@ -136,6 +136,10 @@ class Engine:
     def has_device(self) -> bool:
         """**Local.** Whether ``use_device`` was called."""
 
+    @property
+    def device_stream(self) -> int:
+        """**Local.** The stream in which the engine reads and writes tensors of the GPU."""
+
     def start(
         self,
         kind: Kind,

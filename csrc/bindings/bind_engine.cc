@@ -160,36 +160,22 @@ void wait(Engine& engine, int64_t handle) {
   wait_unlocked(engine, handle);
 }
 
-void finish_unlocked(Engine& engine, int64_t handle, DeviceStream stream) {
-  try {
-    wait_unlocked(engine, handle);
-    engine.order(handle, stream);
-  } catch (const EngineError&) {
-    engine.release(handle);
-    throw;
-  }
-  engine.release(handle);
-}
-
-// `wait`, `order`, then `release`, also when the operation has failed; not when the wait is
-// interrupted.
-void finish(Engine& engine, int64_t handle, DeviceStream stream) {
-  py::gil_scoped_release unlocked;
-  finish_unlocked(engine, handle, stream);
-}
-
-// `finish` for `count` operations from number `first` on: all are finished, the first error counts.
+// `wait`, `order`, then `release` for `count` operations from number `first` on, also when they
+// have failed: the first error counts. Not when the wait is interrupted.
 void finish_all(Engine& engine, int64_t first, int64_t count, DeviceStream stream) {
   py::gil_scoped_release unlocked;
-  std::string error;
   for (int64_t handle = first; handle < first + count; ++handle) {
     try {
-      finish_unlocked(engine, handle, stream);
-    } catch (const EngineError& failed) {
-      if (error.empty()) error = failed.what();
+      wait_unlocked(engine, handle);
+    } catch (const EngineError&) {  // told by `settle`
     }
   }
+  const std::string error = engine.settle(first, count, stream);
   if (!error.empty()) throw EngineError(error);
+}
+
+void finish(Engine& engine, int64_t handle, DeviceStream stream) {
+  finish_all(engine, handle, 1, stream);
 }
 
 // Memory of a result as Python's buffer protocol wants it: a memoryview keeps this object alive.
@@ -272,6 +258,7 @@ void bind_engine(py::module_& module) {
           },
           "index"_a, "nccl"_a, "nvrtc"_a, Unlocked())
       .def_property_readonly("has_device", &Engine::has_device)
+      .def_property_readonly("device_stream", &Engine::device_stream)
       .def("order", &Engine::order, "handle"_a, "stream"_a)
       .def(
           "take_result",

@@ -235,6 +235,25 @@ std::shared_ptr<const Handle> Engine::complete_handle(int64_t number) {
 
 void Engine::release(int64_t number) {
   std::lock_guard lock(mutex_);
+  release_locked(number);
+}
+
+std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
+  std::string error;
+  std::lock_guard lock(mutex_);
+  for (int64_t number = first; number < first + count; ++number) {
+    const auto found = handles_.find(number);
+    if (found == handles_.end()) continue;
+    const Handle& handle = *found->second;
+    if (error.empty()) error = handle.finished && failed_ ? closed_reason_ : handle.error;
+    order_locked(handle, stream);
+    release_locked(number);
+  }
+  return error;
+}
+
+// mutex_ held.
+void Engine::release_locked(int64_t number) {
   const auto found = handles_.find(number);
   if (found == handles_.end()) return;
   void*& unread = found->second->device_result;
@@ -263,8 +282,13 @@ EventPtr Engine::input_ready(DeviceStream stream) { return device_.load()->recor
 
 void Engine::order(int64_t number, DeviceStream stream) {
   std::lock_guard lock(mutex_);
-  const EventPtr& finished = find_handle(number)->finished;
-  if (!finished) return;
+  order_locked(*find_handle(number), stream);
+}
+
+// mutex_ held.
+void Engine::order_locked(const Handle& handle, DeviceStream stream) {
+  const EventPtr& finished = handle.finished;
+  if (!finished || failed_) return;
   uint64_t& newest = ordered_[stream];  // all are of the engine's stream: one after the other
   if (newest >= finished->number) return;
   device_steps_.wait(*device_.load(), stream, *finished);

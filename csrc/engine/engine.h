@@ -95,6 +95,9 @@ class Engine {
   void order(int64_t handle, DeviceStream stream);
   // GPU: copy the result that the engine allocated to `to`, in `stream`, and free it there.
   void take_result(int64_t handle, void* to, DeviceStream stream);
+  // `order` and `release` for `count` complete operations from number `first` on. Returns the first
+  // error, "" without one.
+  std::string settle(int64_t first, int64_t count, DeviceStream stream);
   // The handle's state; the operation must be complete.
   std::shared_ptr<const Handle> complete_handle(int64_t handle);
   void release(int64_t handle);
@@ -103,6 +106,8 @@ class Engine {
   // already uses another one, EngineError when something is missing.
   void use_device(int index, const DeviceLibraries& libraries);
   bool has_device() const { return device_ != nullptr; }
+  // The stream in which the engine reads and writes tensors; 0 without a device.
+  DeviceStream device_stream() const { return has_device() ? device_.load()->stream() : 0; }
   // The input of an operation is there when `stream` has done what it has now. Throws
   // InvalidRequest.
   EventPtr input_ready(DeviceStream stream);
@@ -145,6 +150,8 @@ class Engine {
   int64_t queue(TensorEntry* entries, size_t count);
   bool wait_by_running_cycles(const std::shared_ptr<Handle>& handle, Clock::time_point deadline);
   std::shared_ptr<Handle> find_handle(int64_t handle);
+  void order_locked(const Handle& handle, DeviceStream stream);
+  void release_locked(int64_t number);
   void start_timeline_at_init();
   void end_step_now(Clock::time_point now);
   void take_device_steps();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from horovod import _engine, cuda_libraries
@@ -37,6 +39,28 @@ def use_for_zeros(engine: _engine.Engine, index: int) -> None:
         return
     if index >= 0 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         use(engine, index if index >= 0 else torch.cuda.current_device())
+
+
+def keep_until_done(engine: _engine.Engine, index: int, kept: Any) -> None:
+    """**Local.** Let torch's allocator reuse memory only after what the engine does with it now.
+
+    Needed where another stream waits for the operation than the one that gave the tensors: the
+    latter does not know when the engine is done.
+
+    Args:
+        engine: Whose stream it is.
+        index: The GPU.
+        kept: Tensors, None, and sequences of those.
+    """
+    stream = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
+        engine.device_stream, device=index
+    )
+    for each in kept:
+        if isinstance(each, torch.Tensor):
+            if each.is_cuda:
+                each.record_stream(stream)
+        elif each is not None:
+            keep_until_done(engine, index, each)
 
 
 def _public_current_stream(index: int) -> int:

@@ -27,9 +27,10 @@ class Operation:
         finish: Returns the result once all of it is complete.
         in_engine: The engine holds the result, which ``finish`` takes.
         device: GPU of its tensors; -1: CPU.
+        stream: The one that was current when it was started.
     """
 
-    __slots__ = ("device", "engine", "finish", "handles", "in_engine", "kept")
+    __slots__ = ("device", "engine", "finish", "handles", "in_engine", "kept", "stream")
 
     def __init__(
         self,
@@ -39,8 +40,10 @@ class Operation:
         finish: Callable[[Operation], Any],
         in_engine: bool = True,
         device: int = cuda.HOST,
+        stream: int = 0,
     ) -> None:
         self.device = device
+        self.stream = stream
         self.engine = engine
         self.in_engine = in_engine
         self.handles = handles
@@ -61,6 +64,11 @@ class Operation:
             HorovodInternalError: Some of it failed (the first error; the rest is complete, too).
         """
         first: _engine.EngineError | None = None
+        stream = 0
+        if self.device >= 0:
+            stream = cuda.current_stream(self.device)
+            if stream != self.stream:
+                cuda.keep_until_done(self.engine, self.device, self.kept)
         if self.in_engine:
             for handle in self.handles:
                 try:
@@ -68,7 +76,6 @@ class Operation:
                 except _engine.EngineError as error:
                     first = first or error
         else:
-            stream = 0 if self.device < 0 else cuda.current_stream(self.device)
             try:
                 if self.handles:
                     self.engine.finish_all(self.handles[0], len(self.handles), stream)

@@ -264,14 +264,17 @@ def _start(tensor: torch.Tensor, output: torch.Tensor, how: How) -> int:
 def _start_group(
     tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None, how: How
 ) -> int:
+    in_place = outputs is tensors
     tensors = list(tensors)
-    for tensor in tensors:
-        request.check(tensor)
+    if outputs is None:
+        for tensor in tensors:
+            request.check(tensor)
+        outputs = request.outputs_like(tensors)
     return request.start_group(
         "allreduce",
         how.name,
         tensors,
-        request.outputs_like(tensors) if outputs is None else list(outputs),
+        tensors if in_place else list(outputs),
         how.process_set,
         request.result_output,
         reduce_op=ENGINE_NAMES[how.op],

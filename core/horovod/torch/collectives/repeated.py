@@ -99,4 +99,5 @@ def start_all(repeated: Sequence[RepeatedAllreduce], tensors: Sequence[torch.Ten
         raise HorovodInternalError(str(error)) from None
     numbers = list(range(first, first + len(places)))
     kept = tensors, tensors
-    return handles.add(Operation(engine, numbers, kept, request.result_output, False, device))
+    finish = request.result_output
+    return handles.add(Operation(engine, numbers, kept, finish, False, device, stream))

@@ -125,8 +125,9 @@ def start_one(
         sent = received = tensor.cpu()
         finish = _through_host(finish, [received], [output])
     handle = _start(engine, operation, name, sent, received, process_set, how)
-    kept = tensor, output
-    return handles.add(Operation(engine, [handle], kept, finish, output is None, sent.get_device()))
+    kept, device = (tensor, output), sent.get_device()
+    stream = 0 if device < 0 else cuda.current_stream(device)
+    return handles.add(Operation(engine, [handle], kept, finish, output is None, device, stream))
 
 
 def run_reduction(
@@ -200,7 +201,10 @@ def start_group(
                 _plans.clear()
             _plans[key] = plan
     inputs = [tensor.data_ptr() for tensor in tensors]
-    places = [0] * count if outputs is None else [output.data_ptr() for output in outputs]
+    if outputs is tensors:
+        places = inputs
+    else:
+        places = [0] * count if outputs is None else [output.data_ptr() for output in outputs]
     device = plan.device
     stream = 0 if device < 0 else cuda.current_stream(device)
     try:
@@ -210,7 +214,7 @@ def start_group(
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
     numbers = list(range(first, first + count))
-    return handles.add(Operation(engine, numbers, kept, finish, outputs is None, device))
+    return handles.add(Operation(engine, numbers, kept, finish, outputs is None, device, stream))
 
 
 def compresses(tensor: torch.Tensor, wire_type: str | None) -> bool:

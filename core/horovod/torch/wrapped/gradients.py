@@ -126,9 +126,14 @@ class Group:
         started: Whether they are on their way.
         single: The allreduce of the only member; None: there are several.
         bytes: Of all parameters.
+        batch_bytes: Complete gradients of so many bytes do not wait for further ones. On a GPU the
+            script runs ahead of what is computed, so that there is time.
     """
 
-    __slots__ = ("_options", "_waits", "bytes", "members", "missing", "single", "started")
+    __slots__ = (
+        *("_options", "_waits"),
+        *("batch_bytes", "bytes", "members", "missing", "single", "started"),
+    )
 
     def __init__(self, members: Sequence[Gradient], options: Options) -> None:
         self.members = list(members)
@@ -143,6 +148,7 @@ class Group:
             alone = How(self.members[0].name, *options.how, options.wire_type)
         self.single = None if alone is None else RepeatedAllreduce(alone)
         self.bytes = sum(m.parameter.nbytes for m in self.members)
+        self.batch_bytes = (16 << 20) if self.members[0].parameter.is_cuda else (1 << 20)
 
     def outgoing_alone(self) -> torch.Tensor | None:
         """**Local.** Return what travels by ``single``; None: ``start`` the group instead."""
@@ -153,8 +159,10 @@ class Group:
 
     def put_alone(self, reduced: torch.Tensor, passes: int) -> None:
         """**Local.** Take what ``outgoing_alone`` returned, reduced; expect ``passes`` passes."""
-        self._forget(passes)
-        self.members[0].put_in_place(reduced, self._options)
+        member = self.members[0]
+        self.missing, self.started = 1, False
+        member.passes_left = passes
+        member.put_in_place(reduced, self._options)
 
     def start(self) -> None:
         """**Collective.** Start to reduce the members; sparse ones each by itself."""

@@ -21,10 +21,9 @@ _watched: Any = WeakTensorKeyDictionary()
 """{parameter: (weak reference to the reducer that watches it, its hook)}."""
 
 
-BATCH_BYTES = 1 << 20
 BATCH_GROUPS = 16
-"""Complete gradients are handed to the engine when they are so many bytes or so many: a call for
-each would cost more than it saves."""
+"""Complete gradients are handed to the engine when they are so many, or enough bytes
+(``Group.batch_bytes``): a call for each would cost more than it saves."""
 
 
 class Reducer:
@@ -110,7 +109,7 @@ class Reducer:
         complete = self._complete
         complete.append(group)
         self._complete_bytes += group.bytes
-        if self._complete_bytes >= BATCH_BYTES or len(complete) >= BATCH_GROUPS:
+        if self._complete_bytes >= group.batch_bytes or len(complete) >= BATCH_GROUPS:
             self._start_complete()
 
     def finish(self, only_started: bool = False) -> None:
