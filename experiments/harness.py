@@ -28,12 +28,28 @@ def job_environment() -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", **permission}
 
 
-def run_ranks(ranks: int, words: Sequence[str | Path], limit_s: float) -> Any:
-    """Run a Python script on ``ranks`` ranks of this host and return what rank 0 tells."""
+def run_ranks(
+    ranks: int,
+    words: Sequence[str | Path],
+    limit_s: float,
+    *,
+    flags: Sequence[str] = (),
+    **environ: str,
+) -> Any:
+    """Run a Python script on ``ranks`` ranks of this host and return what rank 0 tells.
+
+    Args:
+        ranks: Number of ranks.
+        words: Script and arguments.
+        limit_s: A longer job ends the experiment.
+        flags: More flags of mpirun.
+        environ: Variables of the job.
+    """
     mpirun = BIN / "mpirun"
-    command = [str(mpirun) if mpirun.exists() else "mpirun", "-n", str(ranks), *FLAGS]
+    command = [str(mpirun) if mpirun.exists() else "mpirun", "-n", str(ranks), *FLAGS, *flags]
     command += [sys.executable, *map(str, words)]
-    return collect(subprocess.Popen(command, **PIPES, env=job_environment()), limit_s)
+    environment = job_environment() | environ
+    return collect(subprocess.Popen(command, **PIPES, env=environment), limit_s)
 
 
 PIPES: dict[str, Any] = {
@@ -79,6 +95,14 @@ def machine() -> dict[str, Any]:
         "commit": commit.stdout.strip(),
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
     }
+
+
+def scheduling() -> str:
+    """Return how the kernel schedules this process and the jobs that it starts."""
+    policy = os.sched_getscheduler(0)
+    if policy in (os.SCHED_RR, os.SCHED_FIFO):
+        return f"real-time priority {os.sched_getparam(0).sched_priority}"
+    return f"nice {os.nice(0)}"
 
 
 def machine_line(about: dict[str, Any]) -> str:
