@@ -7,62 +7,25 @@ engine itself, baselines run in turns with what they are compared to.
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import random
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
+from gradients import GRIDS, KIB, MIB, gradients, timed_ms
+from harness import summary, tell
 from mpi4py import MPI
-from workloads import narrow_resnet50, resnet50_gradient_sizes
+from settings import Setting, propose
+from workloads import GRADIENTS, narrow_resnet50
 
 import horovod.torch as hvd
-from autotune.trial import CommParams
-from horovod import _engine, basics
-
-KIB, MIB = 1024, 1024 * 1024
-THRESHOLDS = (0, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 128 * MIB)
-CYCLES_MS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0)
-FLOOR_PIECES = (256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 1 << 40)
-
-DEFAULTS = {
-    "threshold": CommParams().fusion_threshold_bytes,
-    "cycle_ms": CommParams().cycle_time_ms,
-}
-
-epochs = itertools.count(1)
-order = random.Random(1)
-
-
-def set_params(threshold: int, cycle_ms: float, capacity: int = 1024) -> None:
-    """Propose a setting; it is in force from the next step's first operation on, on all ranks."""
-    if hvd.rank() == 0:
-        params = _engine.Params(threshold, cycle_ms, capacity, False, False)
-        basics.engine().propose(next(epochs), params)
-
-
-def timed_ms(action: Callable[[], None]) -> float:
-    """Return the time of one call on this rank in ms, all ranks starting together."""
-    MPI.COMM_WORLD.Barrier()
-    start = time.perf_counter()
-    action()
-    return (time.perf_counter() - start) * 1e3
-
-
-def summary(values: list[float]) -> dict[str, float]:
-    """Return median, smallest and largest of ``values``."""
-    return {
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "n": len(values),
-    }
 
 
 def small_loop() -> dict[str, Any]:
@@ -85,74 +48,6 @@ def small_loop() -> dict[str, Any]:
     return {"ours_ms": summary(ours[1:]), "bare_mpi_ms": summary(bare[1:])}
 
 
-def floor_ms(buffer: np.ndarray, piece_bytes: int) -> float:
-    """Return the time of bare in-place MPI_Allreduce over ``buffer`` in pieces."""
-    length = max(1, min(piece_bytes // 4, buffer.size))
-
-    def reduce() -> None:
-        for begin in range(0, buffer.size, length):
-            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, buffer[begin : begin + length])
-
-    return timed_ms(reduce)
-
-
-def counters_of(step: Callable[[], None], steps: int) -> dict[str, float]:
-    """Return the engine's times per step in ms at the defaults, from its own counters on rank 0."""
-    set_params(**DEFAULTS)
-    step()
-    engine = basics.engine()
-    before, total = engine.counters(), 0.0
-    for _ in range(steps):
-        total += timed_ms(step)
-    after = engine.counters()
-    times = {name: (after[name] - before[name]) / steps / 1e6 for name in after if "_ns" in name}
-    return {"step_ms": total / steps} | {
-        name.replace("_ns", "_ms"): ms for name, ms in times.items()
-    }
-
-
-def gradients(passes: int) -> dict[str, Any]:
-    """(b) ResNet-50's 161 gradients: all asynchronous, then synchronize; a grid over the floor.
-
-    The floor's buffer comes from numpy, which asks for huge pages: the harder baseline.
-    """
-    tensors = [torch.zeros(size) for size in resnet50_gradient_sizes()]
-    flat = np.ones(sum(t.numel() for t in tensors), np.float32)
-
-    def step() -> None:
-        handles = [hvd.allreduce_async_(t, name=str(i), op=hvd.Sum) for i, t in enumerate(tensors)]
-        for handle in handles:
-            hvd.synchronize(handle)
-        basics.engine().end_step()
-
-    grid = [(threshold, cycle) for threshold in THRESHOLDS for cycle in CYCLES_MS]
-    times: dict[tuple[int, float], list[float]] = {cell: [] for cell in grid}
-    floors: dict[int, list[float]] = {piece: [] for piece in FLOOR_PIECES}
-    step()
-    for _ in range(passes):
-        order.shuffle(grid)
-        for number, (threshold, cycle) in enumerate(grid):
-            set_params(threshold, cycle)
-            step()  # the change takes effect here
-            times[threshold, cycle] += [timed_ms(step), timed_ms(step)]
-            piece = FLOOR_PIECES[number % len(FLOOR_PIECES)]
-            floors[piece] += [floor_ms(flat, piece), floor_ms(flat, piece)]
-    for i, tensor in enumerate(tensors):  # the timed run's results are right
-        tensor.fill_(hvd.rank() + i)
-    step()
-    for i, tensor in enumerate(tensors):
-        expected = sum(rank + i for rank in range(hvd.size()))
-        assert bool((tensor == expected).all()), f"gradient {i}"
-    return {
-        "step": counters_of(step, 20),
-        "cells": [
-            {"threshold": t, "cycle_ms": c, "ms": summary(values)}
-            for (t, c), values in times.items()
-        ],
-        "floor": [{"piece": piece, "ms": summary(values)} for piece, values in floors.items()],
-    }
-
-
 def small_tensors(passes: int) -> dict[str, Any]:
     """(c) A real model of 161 small tensors, against the same loop without communication."""
     torch.manual_seed(hvd.rank())
@@ -172,13 +67,13 @@ def small_tensors(passes: int) -> dict[str, Any]:
     grid = [(t, c) for t in (0, 256 * KIB, MIB, 16 * MIB) for c in (0.1, 1.0, 5.0, 25.0)]
     times: dict[tuple[int, float], list[float]] = {cell: [] for cell in grid}
     without: list[float] = []
+    order = random.Random(1)
     for _ in range(5):
         train(model, optimizer)
         train(plain, alone)
     for _ in range(passes):
-        order.shuffle(grid)
-        for threshold, cycle in grid:
-            set_params(threshold, cycle)
+        for threshold, cycle in order.sample(grid, len(grid)):
+            propose(Setting(fusion_threshold_bytes=threshold, cycle_time_ms=cycle))
             train(model, optimizer)
             times[threshold, cycle].append(timed_ms(lambda: train(model, optimizer)))
             without.append(timed_ms(lambda: train(plain, alone)))
@@ -241,6 +136,8 @@ def main() -> None:
     """Run one part and print its result on rank 0."""
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=["a", "b", "c", "d", "e"])
+    parser.add_argument("--model", choices=list(GRADIENTS), default="resnet50", help="of part b")
+    parser.add_argument("--grid", choices=list(GRIDS), default="wide", help="of part b")
     parser.add_argument("--passes", type=int, default=7)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -248,14 +145,14 @@ def main() -> None:
     defaults = hvd.autotune.params()  # before any part proposes others
     result = {
         "a": small_loop,
-        "b": lambda: gradients(arguments.passes),
+        "b": lambda: gradients(GRADIENTS[arguments.model](), arguments.grid, arguments.passes),
         "c": lambda: small_tensors(arguments.passes),
         "d": lambda: idle(5.0),
         "e": lambda: tuner_cost(1000),
     }[arguments.part]()
     result["defaults"] = defaults
     if hvd.rank() == 0:
-        print("RESULT " + json.dumps(result), flush=True)
+        tell(result)
     hvd.shutdown()
 
 

@@ -1,8 +1,9 @@
 """Ours against DistributedDataParallel on gloo, at defaults and at the best of 8 settings each.
 
-python experiments/engine_vs_ddp/run.py [--seconds 60] [--report]
+python experiments/engine_vs_ddp/run.py [WORKLOAD ...] [--seconds 60] [--report]
 
-Writes results.json (every sample) and prints the tables of the README.
+Writes results.json (every sample) and prints the tables of the README. Workloads that are
+not named keep their stored results.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import machine, machine_line, run_ranks, size_name, spread
+from harness import machine, machine_line, run_ranks, scheduling, size_name, spread
 
 HERE = Path(__file__).resolve().parent
 NAMES = {
     "gradients": "ResNet-50's gradients",
+    "bert": "BERT-base's gradients",
     "resnet": "narrow ResNet-50",
     "encoder": "transformer encoder",
 }
@@ -82,7 +84,8 @@ def report(path: Path) -> str:
     content = json.loads(path.read_text())
     results = content["workloads"]
     samples = min(len(values) for r in results.values() for _, values in r["in_turns"])
-    parts = [machine_line(content["machine"])]
+    parts = [f"{NAMES[key]}: {r['taken']}" for key, r in results.items()]
+    parts = ["\n".join(f"* {line}" for line in parts)]
     parts += [f"{content['ranks']} ranks, ms a step, medians (min-max) of {samples} or more:"]
     parts += [summary_table(results), "DDP's time over ours:", ratio_table(results)]
     for key, result in results.items():
@@ -92,19 +95,23 @@ def report(path: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60, help="time for each workload")
     parser.add_argument("--output", type=Path, default=HERE / "results.json")
     parser.add_argument("--report", action="store_true", help="print the stored results only")
     arguments = parser.parse_args()
     if not arguments.report:
-        content: dict[str, Any] = {"machine": machine(), "ranks": arguments.ranks, "workloads": {}}
-        for key in NAMES:
+        known = arguments.output.exists()
+        stored = json.loads(arguments.output.read_text())["workloads"] if known else {}
+        for key in arguments.workloads or NAMES:
             print(key, file=sys.stderr, flush=True)
+            taken = f"{machine_line(machine())}, {scheduling()}"
             words = [HERE / "rank.py", key, "--seconds", str(arguments.seconds)]
-            content["workloads"][key] = run_ranks(
-                arguments.ranks, words, 3 * arguments.seconds + 120
-            )
+            result = run_ranks(arguments.ranks, words, 3 * arguments.seconds + 120)
+            stored[key] = {"taken": taken, **result}
+        ordered = {key: stored[key] for key in NAMES if key in stored}
+        content = {"machine": machine(), "ranks": arguments.ranks, "workloads": ordered}
         arguments.output.write_text(json.dumps(content, indent=1) + "\n")
     print(report(arguments.output))
 

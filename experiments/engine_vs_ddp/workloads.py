@@ -1,7 +1,8 @@
-"""What both runtimes train: 161 bare gradients, and two small real models."""
+"""What both runtimes train: bare gradients of large models, and two small real models."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from engine_speed.workloads import narrow_resnet50, resnet50_gradient_sizes
+from engine_speed.workloads import GRADIENTS, narrow_resnet50
 from torch import nn
 from torch.nn import functional
 
@@ -31,14 +32,21 @@ class _AllAtOnce(torch.autograd.Function):
         return (None, *ctx.gradients)
 
 
-class Gradients(nn.Module):
-    """ResNet-50's 161 gradients without ResNet-50: parameter i of rank r has gradient i + r."""
+@functools.cache
+def _weights_and_gradients(model: str, rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return what all ``Gradients`` of a rank share: nobody writes to it."""
+    sizes = GRADIENTS[model]()[::-1]
+    ready = [torch.full((size,), float(i + rank)) for i, size in enumerate(sizes)]
+    return [torch.zeros(size) for size in sizes], ready
 
-    def __init__(self, rank: int) -> None:
+
+class Gradients(nn.Module):
+    """A large model's gradients without the model: parameter i of rank r has gradient i + r."""
+
+    def __init__(self, model: str, rank: int) -> None:
         super().__init__()
-        sizes = resnet50_gradient_sizes()[::-1]
-        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
-        self.ready = [torch.full((size,), float(i + rank)) for i, size in enumerate(sizes)]
+        weights, self.ready = _weights_and_gradients(model, rank)
+        self.weights = nn.ParameterList(nn.Parameter(tensor) for tensor in weights)
 
     def forward(self) -> torch.Tensor:
         return _AllAtOnce.apply(self.ready, *self.weights)  # type: ignore[no-any-return]
@@ -81,10 +89,11 @@ class Workload:
 def make_workload(name: str, rank: int) -> Workload:
     """Return the workload of this rank."""
     data = torch.Generator().manual_seed(1000 + rank)
-    if name == "gradients":
+    if name in ("gradients", "bert"):
+        model = "bert" if name == "bert" else "resnet50"
         sizes = (MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB)
         return Workload(
-            build=lambda: Gradients(rank),
+            build=lambda: Gradients(model, rank),
             loss=lambda model: model(),
             updates=False,
             ours=(*((size, 1.0) for size in sizes), (4 * MIB, 5.0), (16 * MIB, 0.2)),
