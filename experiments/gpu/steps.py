@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import horovod.torch as hvd
 
-THRESHOLDS_MIB = (4, 16, 64, 128, 512)
-CYCLES_MS = (0.5, 1.0, 5.0)
+THRESHOLDS_MIB = (16, 64, 512)
+CYCLES_MS = (1.0, 5.0, 20.0)
 BUCKETS_MB = (1, 5, 10, 25, 50, 100, 256, 1024)
 DDP_DEFAULT = ("ddp", 25, False)
 SAMPLE_S = 0.5
