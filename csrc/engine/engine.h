@@ -194,7 +194,9 @@ class Engine {
 
   // Guarded by cycle_mutex_.
   std::mutex cycle_mutex_;
-  std::deque<Frame> frames_;
+  FrameQueue frames_;
+  Frame frame_;        // that is handled
+  RequestList heard_;  // what it says
   ResponseCache cache_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   const CommunicatorFactory make_communicators_;

@@ -110,18 +110,18 @@ void Engine::announce(const TensorEntry& entry, std::vector<RequestList>& lists)
 
 void Engine::handle_frames() {
   while (!frames_.empty() && !stopped_) {
-    const Frame frame = std::move(frames_.front());
-    frames_.pop_front();
-    switch (frame.type) {
+    frames_.take_front(frame_);
+    switch (frame_.type) {
       case FrameType::requests:
-        coordinator_->add(frame.rank, decode_request_list(frame.payload), Clock::now());
+        decode(frame_.payload, heard_);
+        coordinator_->add(frame_.rank, heard_, Clock::now());
         break;
       case FrameType::responses:
-        process(decode_response_list(frame.payload));
+        process(decode_response_list(frame_.payload));
         break;
       case FrameType::abort:
-        fail_everything(frame.payload, true);
-        if (coordinator_) control_->send_all(FrameType::abort, frame.payload);
+        fail_everything(frame_.payload, true);
+        if (coordinator_) control_->send_all(FrameType::abort, frame_.payload);
         break;
       case FrameType::hello:
       case FrameType::goodbye:

@@ -16,6 +16,7 @@ class Writer {
     static_assert(std::is_trivially_copyable_v<T>);
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
+  void reserve(size_t bytes) { bytes_.reserve(bytes); }
   void put_text(const std::string& text) {
     put(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
@@ -45,16 +46,29 @@ class Reader {
     return std::string(take(length), length);
   }
   template <typename T>
-  std::vector<T> get_numbers() {
+  void get_numbers(std::vector<T>& values) {
     const auto count = get<uint32_t>();
-    std::vector<T> values(count);
-    if (count) std::memcpy(values.data(), take(count * sizeof(T)), count * sizeof(T));
+    const char* const bytes = take(count * sizeof(T));
+    values.resize(count);
+    if (count) std::memcpy(values.data(), bytes, count * sizeof(T));
+  }
+  template <typename T>
+  std::vector<T> get_numbers() {
+    std::vector<T> values;
+    get_numbers(values);
     return values;
+  }
+  // Of things that take at least `bytes` each: the number that follows, if there is room for them.
+  uint32_t get_count(size_t bytes) {
+    const auto count = get<uint32_t>();
+    if ((bytes_.size() - position_) / bytes < count) cut_short();
+    return count;
   }
 
  private:
+  [[noreturn]] static void cut_short() { throw EngineError("control plane: message cut short"); }
   const char* take(size_t length) {
-    if (bytes_.size() - position_ < length) throw EngineError("control plane: message cut short");
+    if (bytes_.size() - position_ < length) cut_short();
     const char* data = bytes_.data() + position_;
     position_ += length;
     return data;
@@ -99,6 +113,9 @@ Request get_request(Reader& in) {
   request.group = in.get<uint64_t>();
   return request;
 }
+
+// Of an item whose slot alone is sent.
+constexpr size_t least_item_bytes = sizeof(int64_t) + sizeof(bool);
 
 void put_item(Writer& out, const ResponseItem& item) {
   out.put(item.cache_slot);
@@ -151,7 +168,8 @@ Response get_response(Reader& in) {
   response.step = in.get<int64_t>();
   response.check = in.get<int32_t>();
   response.error = in.get_text();
-  const auto count = in.get<uint32_t>();
+  const uint32_t count = in.get_count(least_item_bytes);
+  response.items.reserve(count);
   for (uint32_t i = 0; i < count; ++i) response.items.push_back(get_item(in));
   return response;
 }
@@ -234,19 +252,27 @@ std::string encode(const RequestList& list) {
 }
 
 RequestList decode_request_list(const std::string& bytes) {
-  Reader in(bytes);
   RequestList list;
+  decode(bytes, list);
+  return list;
+}
+
+void decode(const std::string& bytes, RequestList& list) {
+  Reader in(bytes);
   list.step = in.get<int64_t>();
   list.processed = in.get<uint64_t>();
   list.shutdown = in.get<bool>();
-  list.hit_bits = in.get_numbers<uint64_t>();
+  in.get_numbers(list.hit_bits);
   const auto count = in.get<uint32_t>();
+  list.requests.clear();
   for (uint32_t i = 0; i < count; ++i) list.requests.push_back(get_request(in));
-  return list;
 }
 
 std::string encode(const ResponseList& list) {
   Writer out;
+  size_t items = 0;
+  for (const Response& response : list.responses) items += response.items.size();
+  out.reserve(64 + 128 * list.responses.size() + least_item_bytes * items);
   out.put(list.change.has_value());
   if (list.change) put_change(out, *list.change);
   out.put_numbers(list.evicted_slots);

@@ -115,6 +115,8 @@ struct ResponseList {
 
 std::string encode(const RequestList& list);
 std::string encode(const ResponseList& list);
+// Into an earlier list, whose memory is used again.
+void decode(const std::string& bytes, RequestList& list);
 RequestList decode_request_list(const std::string& bytes);
 ResponseList decode_response_list(const std::string& bytes);
 

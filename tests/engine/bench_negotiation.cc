@@ -1,16 +1,18 @@
-// negotiation_bench [pieces]: what the coordinator pays per training step of 161 cached tensors, by
-// number of ranks. All ranks are in this thread, with real connections: it shows the cost of the
-// work, not of waiting, of wake-ups or of other cores' caches (experiments/negotiation does).
+// negotiation_bench [pieces [asleep]]: what the coordinator pays per training step of 161 cached
+// tensors, by number of ranks. All ranks are in this thread, with real connections: it shows the
+// cost of the work, not of waiting, of wake-ups or of other cores' caches (experiments/negotiation
+// does).
 //
-// `pieces`: request lists in which every rank announces its tensors; default 1.
+// `pieces`: request lists in which every rank announces its tensors; default 1. `asleep`: not 0:
+// the other ranks seem to sleep when the answer comes (but nobody is woken here).
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <new>
 #include <string>
@@ -46,38 +48,48 @@ constexpr int steps = 2000;
 // Time and allocations of one part of a step.
 struct Part {
   const char* name;
-  int64_t ns = 0;
+  std::vector<int64_t> ns{};  // by step
   int64_t allocated = 0;
+
+  void begin_step() { ns.push_back(0); }
+  double median_us() {
+    const auto middle = ns.begin() + static_cast<std::ptrdiff_t>(ns.size() / 2);
+    std::nth_element(ns.begin(), middle, ns.end());
+    return 1e-3 * static_cast<double>(*middle);
+  }
 
   template <typename Body>
   void measure(Body&& body) {
     const int64_t before = allocations;
     const auto start = Clock::now();
     body();
-    ns += (Clock::now() - start).count();
+    ns.back() += (Clock::now() - start).count();
     allocated += allocations - before;
   }
 };
 
 // The two ends of a connection between ranks of one host.
-std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> connect() {
+std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> connect(
+    const std::shared_ptr<Bell>& bell) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) std::abort();
   auto first = std::make_unique<Connection>(ends[0]);
   auto second = std::make_unique<Connection>(ends[1]);
   const int memory = RingPair::create();
-  first->use(RingPair::map(memory, true));
-  second->use(RingPair::map(memory, false));
+  first->use(RingPair::map(memory, true), bell);
+  second->use(RingPair::map(memory, false), std::make_unique<BellListener>(bell->fd()));
   ::close(memory);
   return {std::move(first), std::move(second)};
 }
 
 class Bench {
  public:
-  Bench(int size, int pieces) : size_(size), pieces_(pieces), coordinator_(size, {}) {
+  Bench(int size, int pieces, bool asleep)
+      : size_(size), pieces_(pieces), asleep_(asleep), coordinator_(size, {}) {
     std::vector<std::unique_ptr<Connection>> connections;
+    const auto bell = std::make_shared<Bell>();
     for (int rank = 1; rank < size; ++rank) {
-      auto [here, there] = connect();
+      auto [here, there] = connect(bell);
       connections.push_back(std::move(here));
       workers_.push_back(std::move(there));
     }
@@ -86,17 +98,23 @@ class Bench {
   }
 
   void run() {
+    for (Part* part : parts()) part->ns.reserve(warm_up + steps);
     for (int i = 0; i < warm_up; ++i) step();
-    for (Part* part : parts()) part->ns = part->allocated = 0;
+    for (Part* part : parts()) {
+      part->ns.clear();
+      part->allocated = 0;
+    }
     for (int i = 0; i < steps; ++i) step();
     std::printf("%5d", size_);
-    double ns = 0, allocated = 0;
-    for (const Part* part : parts()) {
-      std::printf("  %8.2f %6.1f", 1e-3 * part->ns / steps, double(part->allocated) / steps);
-      ns += double(part->ns) / steps;
-      allocated += double(part->allocated) / steps;
+    double own_us = 0, own_allocated = 0;
+    for (Part* part : parts()) {
+      const double us = part->median_us(), allocated = double(part->allocated) / steps;
+      std::printf("  %8.2f %6.1f", us, allocated);
+      if (part->name[0] == '(') continue;  // of other ranks
+      own_us += us;
+      own_allocated += allocated;
     }
-    std::printf("  %8.2f %6.1f\n", 1e-3 * ns, allocated);
+    std::printf("  %11.2f %6.1f\n", own_us, own_allocated);
   }
 
   std::vector<Part*> parts() { return {&say_, &read_, &add_, &take_, &encode_, &send_, &hear_}; }
@@ -134,6 +152,7 @@ class Bench {
 
   void step() {
     ++step_;
+    for (Part* part : parts()) part->begin_step();
     for (int number = 0; number < pieces_; ++number) {
       const RequestList list = piece(number);
       say_.measure([&] {
@@ -144,7 +163,8 @@ class Bench {
         coordinator_.add(0, list, Clock::now());
         for (; !frames_.empty(); frames_.pop_front()) {
           const Frame& frame = frames_.front();
-          coordinator_.add(frame.rank, decode_request_list(frame.payload), Clock::now());
+          decode(frame.payload, heard_);
+          coordinator_.add(frame.rank, heard_, Clock::now());
         }
       });
     }
@@ -153,6 +173,9 @@ class Bench {
     if (lists.size() != 1 || lists[0].responses.size() != 1) std::abort();
     std::string bytes;
     encode_.measure([&] { bytes = encode(lists[0]); });
+    for (auto& worker : workers_) {
+      if (asleep_) worker->begin_sleep();
+    }
     send_.measure([&] { control_->send_all(FrameType::responses, bytes); });
     hear_.measure([&] {
       for (auto& worker : workers_) {
@@ -161,15 +184,20 @@ class Bench {
         frames_.pop_front();
       }
     });
+    for (auto& worker : workers_) {
+      if (asleep_) worker->end_sleep();
+    }
     processed_ += lists.size();
   }
 
   const int size_;
   const int pieces_;
+  const bool asleep_;
   Coordinator coordinator_;
   std::unique_ptr<ControlPlane> control_;
   std::vector<std::unique_ptr<Connection>> workers_;
-  std::deque<Frame> frames_;
+  FrameQueue frames_;
+  RequestList heard_;
   std::vector<int64_t> slots_;
   int64_t step_ = 0;
   uint64_t processed_ = 0;
@@ -182,13 +210,14 @@ class Bench {
 
 int main(int argc, char** argv) {
   const int pieces = argc > 1 ? std::atoi(argv[1]) : 1;
+  const bool asleep = argc > 2 && std::atoi(argv[2]) != 0;
   bool first = true;
   for (int size : {2, 4, 8, 16, 32, 64, 256}) {
-    autotune::Bench bench(size, pieces);
+    autotune::Bench bench(size, pieces, asleep);
     if (std::exchange(first, false)) {
       std::printf("ranks");
       for (const auto* part : bench.parts()) std::printf("  %8s      #", part->name);
-      std::printf("  %8s      #   (us and allocations a step)\n", "all");
+      std::printf("  %11s      #   (us, medians; allocations)\n", "coordinator");
     }
     bench.run();
   }

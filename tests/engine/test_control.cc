@@ -24,8 +24,8 @@ std::unique_ptr<ControlPlane> join(Rendezvous& rendezvous, int rank, int size) {
 }
 
 // Wait until `count` frames have arrived.
-std::deque<Frame> next_frames(ControlPlane& plane, size_t count) {
-  std::deque<Frame> frames;
+FrameQueue next_frames(ControlPlane& plane, size_t count) {
+  FrameQueue frames;
   while (frames.size() < count) {
     plane.pump(frames);
     if (frames.size() < count) plane.sleep(100ms);
@@ -41,7 +41,7 @@ TEST(frames_of_any_length_arrive_whole_and_in_order) {
     auto plane = join(rendezvous, rank, 3);
     if (rank == 0) {
       int received = 0;
-      std::deque<Frame> frames;
+      FrameQueue frames;
       std::vector<size_t> next(3, 0);
       while (received < 2 * 50) {
         plane->pump(frames);
@@ -56,7 +56,7 @@ TEST(frames_of_any_length_arrive_whole_and_in_order) {
     } else {
       for (size_t i = 0; i < 50; ++i)
         plane->send_all(FrameType::requests, std::string(i * 20'011, 'x'));
-      std::deque<Frame> frames;
+      FrameQueue frames;
       while (frames.empty()) {
         plane->pump(frames);  // also writes what the socket did not take at once
         plane->sleep(10ms);
@@ -70,7 +70,7 @@ TEST(a_sleeping_rank_is_woken_by_every_frame) {
   Rendezvous rendezvous;
   run_ranks(2, [&](int rank) {
     auto plane = join(rendezvous, rank, 2);
-    std::deque<Frame> frames;
+    FrameQueue frames;
     for (int turn = 0; turn < 300; ++turn) {
       if (turn % 2 == rank) {
         if (turn % 20 < 2) std::this_thread::sleep_for(2ms);  // the other one is asleep by now
@@ -83,6 +83,43 @@ TEST(a_sleeping_rank_is_woken_by_every_frame) {
   });
 }
 
+TEST(ranks_that_sleep_and_ranks_that_do_not_all_hear_every_frame_to_all) {
+  Rendezvous rendezvous;
+  run_ranks(4, [&](int rank) {
+    auto plane = join(rendezvous, rank, 4);
+    FrameQueue frames;
+    for (int turn = 0; turn < 200; ++turn) {
+      if (rank == 0) {
+        if (turn % 10 == 0) std::this_thread::sleep_for(2ms);  // the others are asleep by now
+        plane->send_all(FrameType::responses, std::to_string(turn));
+        for (frames.clear(); frames.size() < 3; plane->pump(frames)) plane->sleep(-1ns);
+        continue;
+      }
+      for (frames.clear(); frames.empty(); plane->pump(frames)) {
+        if ((turn + rank) % 3 != 0) plane->sleep(-1ns);
+      }
+      CHECK_EQUAL(frames.front().payload, std::to_string(turn));
+      plane->send_all(FrameType::requests, "thanks");
+    }
+  });
+}
+
+TEST(frames_leave_a_queue_in_the_order_in_which_they_came) {
+  FrameQueue queue;
+  Frame frame;
+  int added = 0, taken = 0;
+  for (int round = 1; round < 20; ++round) {
+    for (int i = 0; i < round; ++i) queue.add().payload = std::to_string(added++);
+    for (int left = round % 3 == 0 ? 0 : 2; queue.size() > size_t(left); ++taken) {
+      CHECK_EQUAL(queue.front().payload, std::to_string(taken));
+      queue.take_front(frame);
+      CHECK_EQUAL(frame.payload, std::to_string(taken));
+    }
+  }
+  CHECK_EQUAL(queue.size(), size_t(added - taken));
+  CHECK_EQUAL(queue.end() - queue.begin(), added - taken);
+}
+
 TEST(what_a_dead_rank_has_written_is_read_before_its_end_is_seen) {
   for (int round = 0; round < 20; ++round) {
     Rendezvous rendezvous;
@@ -92,7 +129,7 @@ TEST(what_a_dead_rank_has_written_is_read_before_its_end_is_seen) {
         for (int i = 0; i < 100; ++i) plane->send_all(FrameType::requests, std::string(100, 'x'));
         return;  // closes the connection, as the end of the process does
       }
-      std::deque<Frame> frames;
+      FrameQueue frames;
       while (plane->take_closed_ranks().empty()) {
         plane->sleep(100ms);
         plane->pump(frames);
@@ -127,7 +164,7 @@ TEST(a_rank_that_ends_is_seen_once) {
     auto plane = join(rendezvous, rank, 2);
     if (rank == 1) return;
     std::vector<int> closed;
-    std::deque<Frame> frames;
+    FrameQueue frames;
     while (closed.empty()) {
       plane->sleep(100ms);
       plane->pump(frames);
@@ -189,7 +226,7 @@ TEST(a_frame_that_is_there_already_ends_a_sleep_though_another_thread_hears_wake
     std::thread other([&] {
       while (!over) plane->sleep(plane->watch_for_wake(), 10ms);
     });
-    std::deque<Frame> frames;
+    FrameQueue frames;
     for (int round = 0; round < 500; ++round) {  // one frame to and fro, as short as can be
       if (rank == 0) plane->send_all(FrameType::responses, "ball");
       for (frames.clear(); frames.empty(); plane->pump(frames)) plane->sleep(-1ns);

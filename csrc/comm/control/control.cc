@@ -27,6 +27,20 @@ constexpr uint32_t pumps_per_look_at_sockets = 32;
 
 }  // namespace
 
+Frame& FrameQueue::add() {
+  if (end_ == frames_.size()) frames_.emplace_back();
+  return frames_[end_++];
+}
+
+void FrameQueue::pop_front() {
+  if (++begin_ == end_) clear();
+}
+
+void FrameQueue::take_front(Frame& frame) {
+  std::swap(frames_[begin_], frame);
+  pop_front();
+}
+
 Connection::Connection(int fd) : fd_(fd) {
   fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL, 0) | O_NONBLOCK);
   fcntl(fd_, F_SETFD, FD_CLOEXEC);
@@ -37,8 +51,14 @@ Connection::~Connection() {
   if (offered_ >= 0) ::close(offered_);
 }
 
-void Connection::use(std::unique_ptr<RingPair> ring) {
+void Connection::use(std::unique_ptr<RingPair> ring, std::shared_ptr<Bell> bell) {
+  bell_ = std::move(bell);
+  use(std::move(ring), std::unique_ptr<BellListener>());
+}
+
+void Connection::use(std::unique_ptr<RingPair> ring, std::unique_ptr<BellListener> listener) {
   ring_ = std::move(ring);
+  listener_ = std::move(listener);
   in_.clear();  // nudges that came with the last frame: the ring is looked at anyway
   parsed_ = 0;
   ring_->nudge_arrived();
@@ -49,24 +69,40 @@ void Connection::offer(int fd) { to_offer_ = fd; }
 int Connection::take_offered() { return std::exchange(offered_, -1); }
 
 void Connection::send(FrameType type, const std::string& payload) {
+  append(type, payload);
+  flush();
+}
+
+Bell* Connection::send_without_nudge(FrameType type, const std::string& payload) {
+  append(type, payload);
+  if (ring_ && bell_) return flush_ring() && ring_->begin_nudge() ? bell_.get() : nullptr;
+  flush();
+  return nullptr;
+}
+
+void Connection::append(FrameType type, const std::string& payload) {
   const auto length = static_cast<uint32_t>(payload.size());
   char header[header_bytes];
   std::memcpy(header, &length, sizeof length);
   header[4] = static_cast<char>(type);
   out_.append(header, header_bytes);
   out_.append(payload);
-  flush();
 }
 
-void Connection::flush() { ring_ ? flush_ring() : flush_socket(); }
+void Connection::flush() {
+  if (!ring_) return flush_socket();
+  if (flush_ring()) nudge();
+}
 
-void Connection::flush_ring() {
-  if (!has_unsent()) return;
+// True when the peer has to be nudged.
+bool Connection::flush_ring() {
+  if (!has_unsent()) return false;
   sent_ += ring_->write(out_.data() + sent_, out_.size() - sent_);
-  if (ring_->peer_sleeps()) nudge();
-  if (has_unsent() && !closed_) return;
-  out_.clear();
-  sent_ = 0;
+  if (!has_unsent() || closed_) {
+    out_.clear();
+    sent_ = 0;
+  }
+  return ring_->peer_sleeps();
 }
 
 // One byte that is not taken means that the peer has not heard earlier ones yet: it will.
@@ -145,6 +181,7 @@ void Connection::read_socket() {
 }
 
 void Connection::hear_nudges() {
+  if (listener_ && listener_->has_rung()) ring_->nudge_arrived();
   std::array<char, 64> nudges;
   while (!closed_) {
     const ssize_t n = ::recv(fd_, nudges.data(), nudges.size(), 0);
@@ -159,24 +196,29 @@ void Connection::hear_nudges() {
   }
 }
 
-std::optional<Frame> Connection::parse(int rank) {
+// Of the whole frame that is there; 0: none.
+size_t Connection::next_frame_bytes() const {
   const size_t available = in_.size() - parsed_;
-  if (available < header_bytes) return std::nullopt;
+  if (available < header_bytes) return 0;
   uint32_t length;
   std::memcpy(&length, in_.data() + parsed_, sizeof length);
   if (length > max_payload_bytes) throw EngineError("control connection: broken frame");
-  if (available < header_bytes + length) return std::nullopt;
-  const auto type = static_cast<FrameType>(in_[parsed_ + 4]);
-  Frame frame{rank, type, in_.substr(parsed_ + header_bytes, length)};
-  parsed_ += header_bytes + length;
-  if (parsed_ == in_.size()) {
-    in_.clear();
-    parsed_ = 0;
-  }
-  return frame;
+  return available < header_bytes + length ? 0 : header_bytes + length;
 }
 
-void Connection::receive(int rank, std::deque<Frame>& frames, bool look_at_socket) {
+// The whole frame that is there.
+void Connection::parse(int rank, Frame& frame) {
+  const size_t bytes = next_frame_bytes();
+  frame.rank = rank;
+  frame.type = static_cast<FrameType>(in_[parsed_ + 4]);
+  frame.payload.assign(in_, parsed_ + header_bytes, bytes - header_bytes);
+  parsed_ += bytes;
+  if (parsed_ < in_.size()) return;
+  in_.clear();
+  parsed_ = 0;
+}
+
+void Connection::receive(int rank, FrameQueue& frames, bool look_at_socket) {
   if (ring_) {
     // The socket first: what was written before the peer's end is then read in any case.
     if (look_at_socket) hear_nudges();
@@ -184,12 +226,15 @@ void Connection::receive(int rank, std::deque<Frame>& frames, bool look_at_socke
   } else {
     read_socket();
   }
-  while (auto frame = parse(rank)) frames.push_back(std::move(*frame));
+  while (next_frame_bytes() > 0) parse(rank, frames.add());
 }
 
 std::optional<Frame> Connection::receive_one(int rank) {
   read_socket();
-  return parse(rank);
+  if (next_frame_bytes() == 0) return std::nullopt;
+  Frame frame;
+  parse(rank, frame);
+  return frame;
 }
 
 bool Connection::begin_sleep() {
@@ -220,10 +265,14 @@ ControlPlane::~ControlPlane() {
 }
 
 void ControlPlane::send_all(FrameType type, const std::string& payload) {
-  for (auto& connection : connections_) connection->send(type, payload);
+  Bell* bell = nullptr;  // one for all
+  for (auto& connection : connections_) {
+    if (Bell* own = connection->send_without_nudge(type, payload)) bell = own;
+  }
+  if (bell != nullptr) bell->ring();
 }
 
-void ControlPlane::pump(std::deque<Frame>& frames) {
+void ControlPlane::pump(FrameQueue& frames) {
   const bool look_at_sockets =
       socket_is_ready_.exchange(false) || ++pumps_ % pumps_per_look_at_sockets == 0;
   for (size_t i = 0; i < connections_.size(); ++i) {
@@ -238,6 +287,9 @@ ControlPlane::Watch ControlPlane::watch(int wake_fd) {
     watched.ready |= connection->begin_sleep();
     const short events = connection->has_unsent_on_socket() ? POLLIN | POLLOUT : POLLIN;
     watched.fds.push_back({connection->closed() ? -1 : connection->fd(), events, 0});
+    if (connection->listener_fd() >= 0) {
+      watched.fds.push_back({connection->listener_fd(), POLLIN, 0});
+    }
   }
   return watched;
 }
@@ -270,7 +322,7 @@ void ControlPlane::wake() {
 
 void ControlPlane::close(std::chrono::nanoseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::deque<Frame> ignored;
+  FrameQueue ignored;
   const auto is_unsent = [](const auto& connection) {
     return connection->has_unsent() && !connection->closed();
   };

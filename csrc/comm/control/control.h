@@ -17,12 +17,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/control/bell.h"
 #include "comm/control/ring.h"
 
 namespace autotune {
@@ -36,17 +36,41 @@ enum class FrameType : uint8_t {
 };
 
 struct Frame {
-  int rank;  // sender
-  FrameType type;
+  int rank = 0;  // sender
+  FrameType type = FrameType::hello;
   std::string payload;
+};
+
+// Frames that have come, first in, first out. The memory of payloads is kept and used again.
+class FrameQueue {
+ public:
+  bool empty() const { return begin_ == end_; }
+  size_t size() const { return end_ - begin_; }
+  const Frame& front() const { return frames_[begin_]; }
+  const Frame* begin() const { return frames_.data() + begin_; }
+  const Frame* end() const { return frames_.data() + end_; }
+
+  // At the end; to be filled.
+  Frame& add();
+  void pop_front();
+  // Exchange the first frame for a used one, and drop that.
+  void take_front(Frame& frame);
+  void clear() { begin_ = end_ = 0; }
+
+ private:
+  std::vector<Frame> frames_;  // those outside [begin_, end_) are used ones
+  size_t begin_ = 0;
+  size_t end_ = 0;
 };
 
 // A connected, non-blocking stream socket with its unsent and unparsed bytes.
 class Connection {
  public:
   explicit Connection(int fd);
-  // From now on frames travel through `ring`; nothing is unsent or unparsed.
-  void use(std::unique_ptr<RingPair> ring);
+  // From now on frames travel through `ring`; nothing is unsent or unparsed. One end has the `bell`
+  // by which it may wake the other, which listens.
+  void use(std::unique_ptr<RingPair> ring, std::shared_ptr<Bell> bell);
+  void use(std::unique_ptr<RingPair> ring, std::unique_ptr<BellListener> listener);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -57,6 +81,8 @@ class Connection {
   bool has_unsent_on_socket() const { return has_unsent() && !ring_; }
 
   void send(FrameType type, const std::string& payload);
+  // The same, but returns the bell that the caller has to ring then; nullptr: none.
+  Bell* send_without_nudge(FrameType type, const std::string& payload);
   // Offer a file descriptor to the peer, with the next bytes that are sent.
   void offer(int fd);
   void flush();
@@ -64,27 +90,33 @@ class Connection {
   void finish_sending();
   // Read what is there; append whole frames to `frames` as sent by `rank`. Where frames do not come
   // by the socket, it is only looked at if `look_at_socket`.
-  void receive(int rank, std::deque<Frame>& frames, bool look_at_socket = true);
+  void receive(int rank, FrameQueue& frames, bool look_at_socket = true);
   // The same for one frame only; what follows it stays for a later call.
   std::optional<Frame> receive_one(int rank);
   // A file descriptor that the peer has offered, now the caller's; -1: none.
   int take_offered();
 
-  // Around a sleep on `fd()`. True when there is already something to read.
+  // Around a sleep on `fd()` and, where there is one, `listener_fd()`. True when there is already
+  // something to read.
   bool begin_sleep();
   void end_sleep();
+  int listener_fd() const { return listener_ ? listener_->fd() : -1; }
 
  private:
+  void append(FrameType type, const std::string& payload);
   void flush_socket();
-  void flush_ring();
+  bool flush_ring();
   void nudge();
   void read_socket();
   void hear_nudges();
   ssize_t receive_bytes(char* bytes, size_t count);
-  std::optional<Frame> parse(int rank);
+  size_t next_frame_bytes() const;
+  void parse(int rank, Frame& frame);
 
   int fd_;
   std::unique_ptr<RingPair> ring_;
+  std::shared_ptr<Bell> bell_;
+  std::unique_ptr<BellListener> listener_;
   int to_offer_ = -1;
   int offered_ = -1;
   bool closed_ = false;
@@ -134,7 +166,7 @@ class ControlPlane {
   void send_all(FrameType type, const std::string& payload);
 
   // Write what is unsent and read what has arrived, without waiting. Frames go to `frames`.
-  void pump(std::deque<Frame>& frames);
+  void pump(FrameQueue& frames);
 
   // Sleep until a frame may have arrived, `wake` was called, or `timeout` is over (negative: no
   // limit). One thread at a time.

@@ -154,13 +154,14 @@ int rank_in_hello(const Frame& frame, const std::string& secret, int size) {
 constexpr char by_ring[] = "welcome: frames by shared memory";
 constexpr char by_socket[] = "welcome: frames by this socket";
 
-// Answer the hello of a rank: with the ring that it offered, if it can be mapped.
-void welcome(Connection& connection) {
+// Answer the hello of a rank: with the ring that it offered, if it can be mapped, and the bell.
+void welcome(Connection& connection, const std::shared_ptr<Bell>& bell) {
   const int offered = connection.take_offered();
   auto ring = offered >= 0 ? RingPair::map(offered, false) : nullptr;
   if (offered >= 0) ::close(offered);
+  if (ring) connection.offer(bell->fd());
   connection.send(FrameType::hello, ring ? by_ring : by_socket);
-  if (ring) connection.use(std::move(ring));
+  if (ring) connection.use(std::move(ring), bell);
 }
 
 // Wait for the coordinator's answer: it comes when all ranks are connected, so that nothing is sent
@@ -173,7 +174,11 @@ bool welcomed(Connection& connection, std::unique_ptr<RingPair> ring, Clock::tim
     answer = connection.receive_one(0);
   }
   if (!answer || answer->type != FrameType::hello) return false;
-  if (answer->payload == by_ring) connection.use(std::move(ring));
+  if (answer->payload != by_ring) return true;
+  const int bell = connection.take_offered();
+  auto listener = std::make_unique<BellListener>(bell);
+  ::close(bell);
+  connection.use(std::move(ring), std::move(listener));
   return true;
 }
 
@@ -244,7 +249,8 @@ std::vector<std::unique_ptr<Connection>> Rendezvous::accept_all(int size,
     }
     strangers.erase(std::remove(strangers.begin(), strangers.end(), nullptr), strangers.end());
   }
-  for (auto& connection : accepted) welcome(*connection);
+  const auto bell = std::make_shared<Bell>();
+  for (auto& connection : accepted) welcome(*connection, bell);
   return accepted;
 }
 
