@@ -174,6 +174,9 @@ class Engine:
         alltoall and reducescatter fail on the other ranks, barrier does not wait for it.
         """
 
+    def start_prepared(self, operation: Prepared, input: int, output: int, stream: int = 0) -> int:
+        """**Local.** As ``start``, in a fraction of its time."""
+
     def start_all(
         self,
         operations: Sequence[Prepared],

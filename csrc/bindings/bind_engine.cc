@@ -134,7 +134,12 @@ std::vector<TensorEntry> make_entries(Engine& engine,
   return entries;
 }
 
-// Both keep the interpreter's lock, see `start`.
+// These keep the interpreter's lock, see `start`.
+int64_t start_prepared(Engine& engine, const Prepared& operation, std::uintptr_t input,
+                       std::uintptr_t output, DeviceStream stream) {
+  return engine.enqueue_all(make_entries(engine, {&operation}, {input}, {output}, stream));
+}
+
 int64_t start_all(Engine& engine, const std::vector<const Prepared*>& operations,
                   const std::vector<std::uintptr_t>& inputs,
                   const std::vector<std::uintptr_t>& outputs, DeviceStream stream) {
@@ -247,6 +252,7 @@ void bind_engine(py::module_& module) {
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, Unlocked())
       .def("start", &start, "kind"_a, "name"_a, "input"_a, "output"_a, "shape"_a, "stream"_a = 0,
            "splits"_a = std::vector<int64_t>{})
+      .def("start_prepared", &start_prepared, "operation"_a, "input"_a, "output"_a, "stream"_a = 0)
       .def("start_all", &start_all, "operations"_a, "inputs"_a, "outputs"_a, "stream"_a = 0)
       .def("start_group", &start_group, "operations"_a, "inputs"_a, "outputs"_a, "stream"_a = 0)
       .def("finish_all", &finish_all, "first"_a, "count"_a, "stream"_a = 0)

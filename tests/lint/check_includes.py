@@ -19,7 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAYERS = ("common", "comm", "engine", "bindings")
-ENGINE_IMPORTERS = re.compile(r"horovod/(basics|starting|autotuning|torch|common|runner/probe)\b")
+ENGINE_IMPORTERS = re.compile(
+    r"horovod/(basics|cuda_libraries|starting|autotuning|torch|common|runner/probe)\b"
+)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 PYTHON = re.compile(r"^(Python\.h|pybind11/)")

@@ -30,7 +30,7 @@ _unnamed: Counter[tuple[int, str]] = Counter()
 _kinds: dict[tuple[Any, ...], _engine.Kind] = {}
 _MOST_KINDS = 1000
 _plans: dict[tuple[Any, ...], _Plan] = {}
-_MOST_PLANS = 100
+_MOST_PLANS = 1000
 
 
 def check(tensor: torch.Tensor) -> str:
@@ -146,25 +146,46 @@ def run_reduction(
     The shortest way through Python: a loop over small tensors spends most of its time here.
     """
     engine = basics.engine()
-    how = {
-        "reduce_op": reduce_op,
-        "prescale": prescale,
-        "postscale": postscale,
-        "wire_type": wire_type,
-    }
-    device = tensor.get_device()
-    if _needs_host(tensor, how):
-        start = start_one(operation, name, tensor, output, process_set, result_output, **how)
-        result: torch.Tensor = handles.synchronize(start)
-        return result
-    handle = _start(engine, operation, name, tensor, output, process_set, how)
+    number = process_set.process_set_id
+    key = (operation, name, number, reduce_op, prescale, postscale, wire_type, tensor.dtype)
+    plan = _plans.get(key)
+    if plan is not None and plan.fits_one(tensor):
+        device = plan.device
+        stream = 0 if device < 0 else cuda.current_stream(device)
+        place = tensor.data_ptr()
+        other = place if output is tensor else output.data_ptr()
+        try:
+            handle = engine.start_prepared(plan.members[0], place, other, stream)
+        except _engine.InvalidRequest as error:
+            raise ValueError(str(error)) from None
+        except _engine.EngineError as error:
+            raise HorovodInternalError(str(error)) from None
+    else:
+        how = {
+            "reduce_op": reduce_op,
+            "prescale": prescale,
+            "postscale": postscale,
+            "wire_type": wire_type,
+        }
+        if _needs_host(tensor, how):
+            start = start_one(operation, name, tensor, output, process_set, result_output, **how)
+            result: torch.Tensor = handles.synchronize(start)
+            return result
+        device = tensor.get_device()
+        stream = 0 if device < 0 else cuda.current_stream(device)
+        handle = _start(engine, operation, name, tensor, output, process_set, how)
+        if name is not None:
+            kind = _kind(engine, operation, check(tensor), number or 0, True, device, how)
+            prepared = _engine.Prepared(kind, f"{operation}.{name}", tensor.shape)
+            _remember(key, _Plan([tensor], [prepared], device))
     try:
-        engine.finish(handle, 0 if device < 0 else cuda.current_stream(device))
+        engine.finish(handle, stream)
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
     except BaseException:
         kept = tensor, output
-        handles.abandon(Operation(engine, [handle], kept, result_output, device=device))
+        finish = result_output
+        handles.abandon(Operation(engine, [handle], kept, finish, False, device, stream))
         raise
     autotuning.tick()
     return output
@@ -197,9 +218,7 @@ def start_group(
     if plan is None or not plan.fits(tensors):
         plan = _make_plan(engine, operation, name, tensors, number, how)
         if name is not None:
-            if len(_plans) >= _MOST_PLANS:
-                _plans.clear()
-            _plans[key] = plan
+            _remember(key, plan)
     inputs = [tensor.data_ptr() for tensor in tensors]
     if outputs is tensors:
         places = inputs
@@ -223,7 +242,7 @@ def compresses(tensor: torch.Tensor, wire_type: str | None) -> bool:
 
 
 class _Plan:
-    """What does not change while a named group comes back with tensors like these."""
+    """What does not change while a named operation or group comes back with tensors like these."""
 
     __slots__ = ("device", "dtypes", "members", "shapes")
 
@@ -234,6 +253,15 @@ class _Plan:
         self.shapes = [tensor.shape for tensor in tensors]
         self.members = members
         self.device = device
+
+    def fits_one(self, tensor: torch.Tensor) -> bool:
+        """As ``fits``, for the only one, whose type is known."""
+        return (
+            tensor.shape == self.shapes[0]
+            and tensor.get_device() == self.device
+            and tensor.layout is torch.strided
+            and tensor.is_contiguous()
+        )
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Return whether ``tensors``, as many, are like those that it was made for."""
@@ -246,6 +274,12 @@ class _Plan:
             and tensor.is_contiguous()
             for tensor, dtype, shape in zip(tensors, self.dtypes, self.shapes, strict=True)
         )
+
+
+def _remember(key: tuple[Any, ...], plan: _Plan) -> None:
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    _plans[key] = plan
 
 
 def _make_plan(
