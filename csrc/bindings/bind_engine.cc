@@ -260,7 +260,8 @@ void bind_engine(py::module_& module) {
       .def(
           "use_device",
           [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc) {
-            engine.use_device(index, {nccl, nvrtc});
+            engine.use_device(index,
+                              [&](int which) { return make_cuda_backend(which, {nccl, nvrtc}); });
           },
           "index"_a, "nccl"_a, "nvrtc"_a, Unlocked())
       .def_property_readonly("has_device", &Engine::has_device)

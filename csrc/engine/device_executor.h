@@ -29,7 +29,7 @@ class DeviceExecutor {
   // `ranks`: of the response's process set. Sets `finished` of the entries' handles.
   void run(const Work& work, const std::vector<int>& ranks, DeviceCommunicator& communicator);
 
-  // True until the GPU has done everything so far.
+  // True until the GPU has done everything so far. Throws EngineError when it has failed.
   bool busy();
 
  private:

@@ -262,7 +262,7 @@ void Engine::release_locked(int64_t number) {
   handles_.erase(found);
 }
 
-void Engine::use_device(int index, const DeviceLibraries& libraries) {
+void Engine::use_device(int index, const std::function<DeviceBackend(int)>& make) {
   std::lock_guard running(cycle_mutex_);
   if (Device* known = device_.load()) {
     if (known->index() == index) return;
@@ -272,7 +272,7 @@ void Engine::use_device(int index, const DeviceLibraries& libraries) {
                          " of " + std::to_string(size_) +
                          "); start a rank for each GPU and call torch.cuda.set_device first");
   }
-  DeviceBackend backend = make_cuda_backend(index, libraries);
+  DeviceBackend backend = make(index);
   Device* device = backend.device.get();
   executor_.use_device(std::move(backend));
   device_ = device;

@@ -20,6 +20,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -102,9 +103,9 @@ class Engine {
   std::shared_ptr<const Handle> complete_handle(int64_t handle);
   void release(int64_t handle);
 
-  // From now on this rank communicates tensors of GPU `index`, too. Throws InvalidRequest when it
-  // already uses another one, EngineError when something is missing.
-  void use_device(int index, const DeviceLibraries& libraries);
+  // From now on this rank communicates tensors of GPU `index`, too; `make` is called when it does
+  // not yet. Throws InvalidRequest when it already uses another one, and what `make` throws.
+  void use_device(int index, const std::function<DeviceBackend(int index)>& make);
   bool has_device() const { return device_ != nullptr; }
   // The stream in which the engine reads and writes tensors; 0 without a device.
   DeviceStream device_stream() const { return has_device() ? device_.load()->stream() : 0; }

@@ -9,6 +9,7 @@
 #include "comm/hierarchical/hierarchical_device.h"
 #include "comm/p2p/adasum.h"
 #include "common/errors.h"
+#include "common/log.h"
 #include "common/reduce.h"
 #include "engine/result_check.h"
 #include "engine/rows.h"
@@ -84,9 +85,14 @@ bool Executor::device_busy() {
 void Executor::close_device(bool failed) {
   constexpr auto patience = std::chrono::seconds(5);
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!failed && device_executor_ && device_executor_->busy()) {
-    failed = std::chrono::steady_clock::now() > deadline;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  try {
+    while (!failed && device_executor_ && device_executor_->busy()) {
+      failed = std::chrono::steady_clock::now() > deadline;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const EngineError& error) {
+    log(LogLevel::error, error.what());
+    failed = true;
   }
   for (auto& [id, set] : sets_) {
     for (auto* each : {&set.device_hierarchical, &set.device}) {

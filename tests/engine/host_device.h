@@ -1,0 +1,269 @@
+// A GPU made of host memory: streams are threads that do what they are given in order and later,
+// so that work which is not ordered against other work goes wrong (or is a race that
+// ThreadSanitizer sees). What a real GPU would do silently wrong is a std::logic_error here.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/device.h"
+#include "common/reduce.h"
+
+namespace autotune {
+
+// Happens once.
+class HostEvent {
+ public:
+  void happen() {
+    {
+      std::lock_guard lock(mutex_);
+      happened_ = true;
+      at_ = std::chrono::steady_clock::now();
+    }
+    changed_.notify_all();
+  }
+  bool has_happened() {
+    std::lock_guard lock(mutex_);
+    return happened_;
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return happened_; });
+  }
+  std::chrono::steady_clock::time_point at() {
+    std::lock_guard lock(mutex_);
+    if (!happened_) throw std::logic_error("time of an event that has not happened");
+    return at_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool happened_ = false;
+  std::chrono::steady_clock::time_point at_;
+};
+
+class HostStream {
+ public:
+  HostStream() : thread_([this] { run(); }) {}
+  // When all is done.
+  ~HostStream() {
+    put(nullptr);
+    thread_.join();
+  }
+  HostStream(const HostStream&) = delete;
+  HostStream& operator=(const HostStream&) = delete;
+
+  DeviceStream handle() const { return reinterpret_cast<DeviceStream>(this); }
+  static HostStream& of(DeviceStream handle) { return *reinterpret_cast<HostStream*>(handle); }
+
+  void put(std::function<void()> work) {
+    {
+      std::lock_guard lock(mutex_);
+      works_.push_back(std::move(work));
+    }
+    changed_.notify_one();
+  }
+  void wait(std::shared_ptr<HostEvent> event) {
+    put([event = std::move(event)] { event->wait(); });
+  }
+  // Returns when all that was put so far is done.
+  void synchronize() {
+    const auto event = std::make_shared<HostEvent>();
+    put([event] { event->happen(); });
+    event->wait();
+  }
+
+ private:
+  void run() {
+    for (int count = 0;; ++count) {
+      std::function<void()> work;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return !works_.empty(); });
+        work = std::move(works_.front());
+        works_.pop_front();
+      }
+      if (!work) return;
+      if (count % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // be late
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> works_;
+  std::thread thread_;
+};
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(int index) : index_(index) {}
+  ~HostDevice() override {
+    stream_.reset();
+    for (void* memory : memory_->blocks) std::free(memory);
+  }
+
+  int index() const override { return index_; }
+  std::string identity() const override { return "host " + std::to_string(index_); }
+  DeviceStream stream() const override { return stream_->handle(); }
+  std::function<void()> binder() const override {
+    return [] {};
+  }
+
+  EventPtr record(DeviceStream stream, bool timed) override {
+    auto* state = new State{std::make_shared<HostEvent>(), timed};
+    stream_of(stream).put([event = state->event] { event->happen(); });
+    if (timed) ++timed_events;
+    return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [](const DeviceEvent* used) {
+      delete static_cast<State*>(used->event);
+      delete used;
+    });
+  }
+  void wait(DeviceStream stream, const DeviceEvent& event) override {
+    ++waits;
+    stream_of(stream).wait(state_of(event).event);
+  }
+  bool is_complete(const DeviceEvent& event) override {
+    return state_of(event).event->has_happened();
+  }
+  double elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) override {
+    if (!state_of(begin).timed || !state_of(end).timed) {
+      throw std::logic_error("time between events that are not timed");
+    }
+    const auto time = state_of(end).event->at() - state_of(begin).event->at();
+    return std::chrono::duration<double, std::micro>(time).count();
+  }
+
+  void* allocate(int64_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* memory = std::malloc(static_cast<size_t>(bytes));
+    std::lock_guard lock(memory_->mutex);
+    memory_->blocks.insert(memory);
+    return memory;
+  }
+  void free(void* memory, DeviceStream stream) override {
+    if (memory == nullptr) return;
+    stream_of(stream).put([all = memory_, memory] {
+      std::lock_guard lock(all->mutex);
+      if (all->blocks.erase(memory) == 0) std::abort();  // freed twice
+      std::free(memory);
+    });
+  }
+  void copy_all(const std::vector<DeviceCopy>& copies) override {
+    check_independent(copies);
+    ++launches;
+    // From the last to the first: nothing may depend on their order.
+    stream_->put([copies] {
+      for (auto each = copies.rbegin(); each != copies.rend(); ++each) copy(*each);
+    });
+  }
+  void clear(void* memory, int64_t bytes) override {
+    if (bytes == 0) return;
+    stream_->put([=] { std::memset(memory, 0, static_cast<size_t>(bytes)); });
+  }
+  void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override {
+    if (bytes == 0 || to == from) return;
+    stream_of(stream).put([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  }
+
+  // For the tests.
+  size_t blocks_in_use() {
+    std::lock_guard lock(memory_->mutex);
+    return memory_->blocks.size();
+  }
+  HostStream& engine_stream() { return *stream_; }
+  std::atomic<int> launches{0};      // of copy_all
+  std::atomic<int> waits{0};         // of a stream for an event
+  std::atomic<int> timed_events{0};  // that were recorded
+
+ private:
+  struct State {
+    std::shared_ptr<HostEvent> event;
+    bool timed;
+  };
+  struct Memory {
+    std::mutex mutex;
+    std::set<void*> blocks;
+  };
+
+  static State& state_of(const DeviceEvent& event) { return *static_cast<State*>(event.event); }
+  HostStream& stream_of(DeviceStream handle) {
+    return handle == 0 ? default_ : HostStream::of(handle);
+  }
+
+  static void check_independent(const std::vector<DeviceCopy>& copies) {
+    const auto overlap = [](const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
+      const auto *x = static_cast<const char*>(a), *y = static_cast<const char*>(b);
+      return x < y + b_bytes && y < x + a_bytes;
+    };
+    for (const DeviceCopy& a : copies) {
+      for (const DeviceCopy& b : copies) {
+        const auto a_bytes = a.count * static_cast<int64_t>(size_of(a.to_type));
+        const auto b_to = b.count * static_cast<int64_t>(size_of(b.to_type));
+        const auto b_from = b.count * static_cast<int64_t>(size_of(b.from_type));
+        const bool in_place = &a == &b && a.from == a.to && a.from_type == a.to_type;
+        if ((&a != &b && overlap(a.to, a_bytes, b.to, b_to)) ||
+            (!in_place && overlap(a.to, a_bytes, b.from, b_from))) {
+          throw std::logic_error("copies of one launch that overlap");
+        }
+      }
+    }
+  }
+
+  static bool is_short_float(DataType type) {
+    return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32;
+  }
+
+  static void copy(const DeviceCopy& each) {
+    const auto count = static_cast<size_t>(each.count);
+    if (each.from_type == each.to_type) {
+      if (count > 0) std::memmove(each.to, each.from, count * size_of(each.to_type));
+      return scale(each.to, each.count, each.to_type, each.factor, each.divisor);
+    }
+    // Scaled in the wider type, as the real one does.
+    if (is_short_float(each.from_type) && is_short_float(each.to_type)) {
+      std::vector<float> wide(count);
+      convert(wide.data(), DataType::float32, each.from, each.from_type, each.count);
+      scale(wide.data(), each.count, DataType::float32, each.factor, each.divisor);
+      return convert(each.to, each.to_type, wide.data(), DataType::float32, each.count);
+    }
+    std::vector<int32_t> wide(count);
+    if (each.from_type == DataType::int16 && each.to_type == DataType::int32) {
+      const auto* from = static_cast<const int16_t*>(each.from);
+      wide.assign(from, from + count);
+      scale(wide.data(), each.count, DataType::int32, each.factor, each.divisor);
+      if (count > 0) std::memcpy(each.to, wide.data(), count * sizeof wide[0]);
+    } else if (each.from_type == DataType::int32 && each.to_type == DataType::int16) {
+      const auto* from = static_cast<const int32_t*>(each.from);
+      wide.assign(from, from + count);
+      scale(wide.data(), each.count, DataType::int32, each.factor, each.divisor);
+      auto* to = static_cast<int16_t*>(each.to);
+      for (size_t i = 0; i < count; ++i) to[i] = static_cast<int16_t>(wide[i]);
+    } else {
+      std::abort();  // between types that device.h does not name
+    }
+  }
+
+  const int index_;
+  std::atomic<uint64_t> recorded_{0};
+  std::shared_ptr<Memory> memory_ =
+      std::make_shared<Memory>();  // streams of the script use it, too
+  HostStream default_;
+  std::unique_ptr<HostStream> stream_ = std::make_unique<HostStream>();
+};
+
+}  // namespace autotune

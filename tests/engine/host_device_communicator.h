@@ -1,0 +1,221 @@
+// Collectives between HostDevices of one process, by the real algorithms over in-process messages.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/p2p/p2p_communicator.h"
+#include "comm/self/self_communicator.h"
+#include "common/errors.h"
+#include "common/reduce.h"
+#include "host_device.h"
+#include "thread_ranks.h"
+
+namespace autotune {
+
+// What connects the devices of a job, and what happened on it.
+class HostNetwork {
+ public:
+  struct Group {
+    explicit Group(int size)
+        : mail(std::make_shared<Mail>(size)), says(static_cast<size_t>(size)) {}
+    std::shared_ptr<Mail> mail;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::vector<int>> says;  // by rank: colors of its splits
+  };
+
+  // The same for all that ask for one name.
+  std::shared_ptr<Group> group(const std::string& name, int size) {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<Group>& known = groups_[name];
+    if (!known) known = std::make_shared<Group>(size);
+    return known;
+  }
+  int64_t new_number() { return ++numbers_; }
+
+  // Every communicator says from now on that this went wrong.
+  void fail(const std::string& text) {
+    std::lock_guard lock(mutex_);
+    failure_ = text;
+  }
+  std::string failure() {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  std::atomic<int> connected{0}, splits{0}, aborts{0};
+  std::atomic<int> allreduces{0}, spans{0}, reduce_scatters{0}, allgathers{0};  // of all ranks
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Group>> groups_;
+  std::string failure_;
+  std::atomic<int64_t> numbers_{0};
+};
+
+class HostDeviceCommunicator final : public DeviceCommunicator {
+ public:
+  HostDeviceCommunicator(HostNetwork& network, HostStream& stream, std::string name, int rank,
+                         int size)
+      : network_(network),
+        stream_(stream),
+        name_(std::move(name)),
+        rank_(rank),
+        size_(size),
+        group_(network.group(name_, size)),
+        state_(std::make_shared<State>()) {
+    if (size == 1) {
+      state_->plain = std::make_unique<SelfCommunicator>();
+      return;
+    }
+    const auto progress = [state = state_.get()] {
+      if (state->aborted) throw EngineError("aborted");
+      std::this_thread::yield();
+    };
+    auto transport = std::make_shared<ThreadPointToPoint>(group_->mail, rank);
+    state_->plain = std::make_unique<P2pCommunicator>(std::move(transport), progress);
+  }
+
+  static std::unique_ptr<DeviceCommunicator> connect(HostNetwork& network, HostDevice& device,
+                                                     Communicator* plain) {
+    ++network.connected;
+    int64_t number = network.new_number();
+    if (plain != nullptr) plain->broadcast(&number, sizeof number, 0);
+    return std::make_unique<HostDeviceCommunicator>(
+        network, device.engine_stream(), std::to_string(number),
+        plain == nullptr ? 0 : plain->rank(), plain == nullptr ? 1 : plain->size());
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) override {
+    check(type, op);
+    ++network_.allreduces;
+    network_.spans += static_cast<int>(spans.size());
+    put([=](Communicator& plain) { plain.allreduce(spans, type, op, 1.0, 1.0); });
+  }
+  void reduce_scatter(const void* blocks, void* own, int64_t count, DataType type,
+                      ReduceOp op) override {
+    check(type, op);
+    ++network_.reduce_scatters;
+    const auto bytes = static_cast<size_t>(count) * size_of(type);
+    put([=, size = size_, rank = rank_](Communicator& plain) {
+      if (bytes == 0) return;
+      const auto all = static_cast<size_t>(size);
+      std::vector<char> reduced(bytes * all);  // the other blocks stay as they are
+      std::memcpy(reduced.data(), blocks, reduced.size());
+      plain.allreduce({{reduced.data(), reduced.data(), count * size}}, type, op, 1.0, 1.0);
+      std::memcpy(own, reduced.data() + bytes * static_cast<size_t>(rank), bytes);
+    });
+  }
+  void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override {
+    ++network_.allgathers;
+    put([=](Communicator& plain) { plain.allgather(blocks, bytes_per_rank); });
+  }
+  void broadcast(void* data, int64_t bytes, int root_rank) override {
+    put([=](Communicator& plain) { plain.broadcast(data, bytes, root_rank); });
+  }
+  void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override {
+    put([=](Communicator& plain) { plain.alltoall(send, receive, bytes); });
+  }
+
+  void begin_group() override {
+    if (std::exchange(grouping_, true)) throw std::logic_error("a group within a group");
+  }
+  void end_group() override {
+    if (!std::exchange(grouping_, false)) throw std::logic_error("end of a group without begin");
+    launch(std::exchange(works_, {}));
+  }
+
+  // Waits for the other ranks.
+  std::unique_ptr<DeviceCommunicator> split(int color) override {
+    ++network_.splits;
+    const auto own = static_cast<size_t>(rank_);
+    std::vector<int> members;
+    const size_t nth = splits_++;
+    {
+      std::unique_lock lock(group_->mutex);
+      group_->says[own].push_back(color);
+      group_->changed.notify_all();
+      group_->changed.wait(lock, [&] {
+        for (const std::vector<int>& each : group_->says) {
+          if (each.size() <= nth) return false;
+        }
+        return true;
+      });
+      for (int rank = 0; rank < size_; ++rank) {
+        if (group_->says[static_cast<size_t>(rank)][nth] == color) members.push_back(rank);
+      }
+    }
+    if (color < 0) return nullptr;
+    int place = 0;
+    while (members[static_cast<size_t>(place)] != rank_) ++place;
+    const std::string name = name_ + "/" + std::to_string(nth) + "/" + std::to_string(color);
+    return std::make_unique<HostDeviceCommunicator>(network_, stream_, name, place,
+                                                    static_cast<int>(members.size()));
+  }
+
+  std::string failure() override { return network_.failure(); }
+  void abort() override {
+    ++network_.aborts;
+    state_->aborted = true;
+  }
+
+ private:
+  using Work = std::function<void(Communicator& plain)>;
+
+  // Work that is under way outlives the communicator.
+  struct State {
+    std::unique_ptr<Communicator> plain;
+    std::atomic<bool> aborted{false};
+  };
+
+  void check(DataType type, ReduceOp op) const {
+    const bool integer = type < DataType::float16 || type == DataType::boolean;
+    const bool sums_bools = type == DataType::boolean && op != ReduceOp::min && op != ReduceOp::max;
+    if (type == DataType::int16 || op == ReduceOp::adasum || sums_bools ||
+        (integer && op == ReduceOp::average)) {
+      throw std::logic_error(std::string("device.h: not for a device: ") + name_of(op) + " of " +
+                             name_of(type));
+    }
+  }
+
+  void put(Work work) {
+    works_.push_back(std::move(work));
+    if (!grouping_) launch(std::exchange(works_, {}));
+  }
+
+  // From the last to the first, on all ranks: nothing may depend on the order in a group.
+  void launch(std::vector<Work> works) {
+    stream_.put([state = state_, works = std::move(works)] {
+      try {
+        for (auto work = works.rbegin(); work != works.rend() && !state->aborted; ++work) {
+          (*work)(*state->plain);
+        }
+      } catch (const EngineError&) {  // aborted while it was waiting
+      }
+    });
+  }
+
+  HostNetwork& network_;
+  HostStream& stream_;
+  const std::string name_;
+  const int rank_;
+  const int size_;
+  std::shared_ptr<HostNetwork::Group> group_;
+  std::shared_ptr<State> state_;
+  bool grouping_ = false;
+  std::vector<Work> works_;
+  size_t splits_ = 0;
+};
+
+}  // namespace autotune

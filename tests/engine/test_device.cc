@@ -1,0 +1,501 @@
+// What operations on a GPU compute: types, packing, scaling, shapes. See host_device.h.
+#include <algorithm>
+#include <numeric>
+
+#include "check.h"
+#include "device_fixture.h"
+#include "engine/rows.h"
+
+using namespace autotune;
+
+namespace {
+
+constexpr DataType all_types[] = {
+    DataType::uint8,   DataType::int8,     DataType::int16,   DataType::int32,   DataType::int64,
+    DataType::float16, DataType::bfloat16, DataType::float32, DataType::float64, DataType::boolean};
+constexpr ReduceOp all_ops[] = {ReduceOp::average, ReduceOp::sum, ReduceOp::min, ReduceOp::max,
+                                ReduceOp::product};
+
+EngineOptions fusing(bool fuse) {
+  EngineOptions options;
+  options.params.fusion_threshold_bytes = fuse ? 256 << 20 : 0;
+  return options;
+}
+
+// Element `i` of rank `rank`: small, of both signs where there are some, rarely 0.
+double element(DataType type, int rank, int64_t i) {
+  const auto any = static_cast<double>((rank * 7 + i * 5) % 11);
+  if (type == DataType::boolean) return (rank + i) % 3 == 0 ? 0 : 1;
+  return type == DataType::uint8 ? any : any - 5;
+}
+
+double reduced(DataType type, ReduceOp op, int size, int64_t i, double prescale = 1) {
+  double result = prescale * element(type, 0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    const double other = prescale * element(type, rank, i);
+    if (op == ReduceOp::min) {
+      result = std::min(result, other);
+    } else if (op == ReduceOp::max) {
+      result = std::max(result, other);
+    } else if (op == ReduceOp::product) {
+      result *= other;
+    } else {
+      result += other;
+    }
+  }
+  if (type == DataType::boolean) return result != 0;
+  if (op != ReduceOp::average) return result;
+  return is_float(type) ? result / size : std::trunc(result / size);
+}
+
+bool allowed(DataType type, ReduceOp op) {
+  return type != DataType::boolean || op != ReduceOp::average;
+}
+
+double row_value(int rank, int64_t i) { return rank * 1000.0 + static_cast<double>(i % 997); }
+
+void check_reduced(const Tensor& tensor, ReduceOp op, int size) {
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    check_value(tensor, i, reduced(tensor.type(), op, size, i));
+  }
+}
+
+}  // namespace
+
+TEST(device_allreduce_of_every_type_and_op_packed_or_not) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [fuse](DeviceRank& rank) {
+      struct Case {
+        Tensor tensor;
+        ReduceOp op;
+      };
+      std::deque<Case> cases;
+      std::vector<TensorEntry> entries;
+      for (DataType type : all_types) {
+        for (ReduceOp op : all_ops) {
+          if (!allowed(type, op)) continue;
+          for (int64_t count : {1, 37, 0, 5}) cases.push_back({Tensor(type, {count}), op});
+        }
+      }
+      for (Case& each : cases) {
+        const DataType type = each.tensor.type();
+        rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
+        entries.push_back(rank.allreduce(std::to_string(entries.size()), each.tensor, each.op));
+      }
+      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      for (const Case& each : cases) check_reduced(each.tensor, each.op, rank.size());
+      CHECK_EQUAL(rank.engine.counters().fused_tensors,
+                  fuse ? static_cast<int64_t>(cases.size()) : 0);
+    });
+  }
+}
+
+TEST(device_tensors_around_the_limit_are_packed_below_it_only) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    const int64_t limit = (2 << 20) / 4;  // elements
+    std::vector<Tensor> tensors;
+    for (int64_t count : {limit - 1, limit, int64_t{3}, limit + 1, int64_t{5}}) {
+      tensors.emplace_back(DataType::float32, Shape{count});
+    }
+    std::vector<TensorEntry> entries;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      rank.fill(tensors[t], [r = rank.rank(), t](int64_t i) {
+        return element(DataType::float32, r, i + static_cast<int64_t>(t));
+      });
+      entries.push_back(rank.allreduce(std::to_string(t), tensors[t]));
+    }
+    rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      for (int64_t i = 0; i < tensors[t].count(); ++i) {
+        check_value(
+            tensors[t], i,
+            reduced(DataType::float32, ReduceOp::sum, rank.size(), i + static_cast<int64_t>(t)));
+      }
+    }
+    CHECK_EQUAL(rank.device.launches, 2);  // one in, one out
+    rank.script.synchronize();
+  });
+}
+
+TEST(device_fusion_is_one_call_with_a_span_for_each_large_tensor) {
+  with_devices(2, fusing(true), {}, [](DeviceRank& rank) {
+    std::vector<Tensor> tensors(6, Tensor(DataType::float64, {100}));
+    tensors.emplace_back(DataType::float64, Shape{300'000});
+    tensors.emplace_back(DataType::float64, Shape{300'001});
+    std::vector<TensorEntry> entries;
+    for (Tensor& tensor : tensors) {
+      rank.fill(tensor, [](int64_t i) { return static_cast<double>(i); });
+      entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
+    }
+    rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+    for (const Tensor& tensor : tensors)
+      check_value(tensor, tensor.count() - 1, 2.0 * static_cast<double>(tensor.count() - 1));
+    check_goes_on(rank.engine);  // both ranks are here
+    CHECK_EQUAL(rank.network.allreduces, 2);
+    CHECK_EQUAL(rank.network.spans, 2 * 3);
+  });
+}
+
+TEST(device_output_may_be_other_memory_and_the_input_stays) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
+      std::vector<Tensor> inputs(3, Tensor(DataType::float32, {50})), outputs = inputs;
+      std::vector<TensorEntry> entries;
+      for (size_t t = 0; t < inputs.size(); ++t) {
+        rank.fill(inputs[t], [](int64_t i) { return static_cast<double>(i); });
+        entries.push_back(
+            rank.entry(std::to_string(t), Operation::allreduce, inputs[t], outputs[t]));
+        entries.back().request.prescale = t == 0 ? 1.0 : 3.0;
+        entries.back().request.postscale = t == 2 ? 0.5 : 1.0;
+      }
+      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      const double factors[] = {1, 3, 1.5};
+      for (size_t t = 0; t < inputs.size(); ++t) {
+        check_value(inputs[t], 49, 49);
+        check_value(outputs[t], 49, 49 * factors[t] * rank.size());
+      }
+    });
+  }
+}
+
+TEST(device_scaling_before_and_after_packed_or_not) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
+      std::deque<Tensor> tensors;
+      std::vector<TensorEntry> entries;
+      for (DataType type : all_types) {
+        if (type == DataType::boolean || type == DataType::uint8) continue;
+        for (int twice = 0; twice < 2; ++twice) {
+          tensors.emplace_back(type, Shape{33});
+          rank.fill(tensors.back(),
+                    [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
+          entries.push_back(rank.allreduce(std::to_string(entries.size()), tensors.back()));
+          entries.back().request.prescale = 2.0;
+          entries.back().request.postscale = 0.25;
+        }
+      }
+      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      for (const Tensor& tensor : tensors) {
+        for (int64_t i = 0; i < 33; ++i) {
+          const double exact = 0.25 * reduced(tensor.type(), ReduceOp::sum, rank.size(), i, 2.0);
+          check_value(tensor, i, is_float(tensor.type()) ? exact : std::trunc(exact));
+        }
+      }
+    });
+  }
+}
+
+TEST(device_average_of_integers_with_a_factor_is_rounded_once) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    Tensor one(DataType::int32, {4}), two(DataType::int16, {4});
+    for (Tensor* each : {&one, &two}) rank.fill(*each, [](int64_t i) { return -7.0 - i; });
+    TensorEntry entry = rank.allreduce("one", one, ReduceOp::average);
+    TensorEntry other = rank.allreduce("two", two, ReduceOp::average);
+    entry.request.postscale = other.request.postscale = 0.5;
+    rank.finish(rank.engine.enqueue(std::move(entry)));
+    rank.finish(rank.engine.enqueue(std::move(other)));
+    for (int64_t i = 0; i < 4; ++i) {
+      check_value(one, i, std::trunc((-7.0 - static_cast<double>(i)) * 0.5));
+      check_value(two, i, std::trunc((-7.0 - static_cast<double>(i)) * 0.5));
+    }
+  });
+}
+
+TEST(device_sums_of_int16_wrap) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    Tensor tensor(DataType::int16, {9});
+    rank.fill(tensor, [](int64_t) { return 30'000; });
+    rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
+    check_value(tensor, 8, static_cast<double>(static_cast<int16_t>(30'000 * rank.size())));
+  });
+}
+
+TEST(device_tensors_travel_compressed_and_come_back_as_they_were) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
+      std::deque<Tensor> tensors;
+      std::vector<TensorEntry> entries;
+      for (DataType wire : {DataType::float16, DataType::bfloat16}) {
+        for (int64_t count : {1, 7, 1000, 600'000}) {
+          tensors.emplace_back(DataType::float32, Shape{count});
+          rank.fill(tensors.back(), [r = rank.rank()](int64_t i) {
+            return element(DataType::float32, r, i) * 0x1p-20;
+          });
+          entries.push_back(
+              rank.allreduce(std::to_string(entries.size()), tensors.back(), ReduceOp::average));
+          entries.back().request.wire_type = wire;
+          entries.back().request.prescale = 0x1p20;   // before it is made short: else all were 0
+          entries.back().request.postscale = 0x1p30;  // after: else all were infinite
+        }
+      }
+      const int64_t before = rank.engine.counters().payload_bytes;
+      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      int64_t elements = 0;
+      for (const Tensor& tensor : tensors) {
+        elements += tensor.count();
+        for (int64_t i = 0; i < tensor.count(); ++i) {
+          const double exact = reduced(DataType::float32, ReduceOp::average, rank.size(), i);
+          CHECK(std::abs(tensor.get(i) * 0x1p-30 - exact) <= 0x1p-6 * std::abs(exact));
+        }
+      }
+      CHECK_EQUAL(rank.engine.counters().payload_bytes - before, 2 * elements);
+    });
+  }
+}
+
+TEST(device_allgather_of_uneven_rows_alone_and_fused) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
+      // Tensor t has (r + t) % 3 rows on rank r: some have none.
+      const auto rows_on = [](int r, int64_t t) { return (r + t) % 3; };
+      std::deque<Tensor> tensors;
+      std::vector<TensorEntry> entries;
+      for (int64_t t = 0; t < 4; ++t) {
+        const DataType type = t % 2 == 0 ? DataType::float32 : DataType::int64;
+        tensors.emplace_back(type, Shape{rows_on(rank.rank(), t), 2 * t + 1});
+        rank.fill(tensors.back(), [r = rank.rank()](int64_t i) { return row_value(r, i); });
+        entries.push_back(
+            rank.entry(std::to_string(t), Operation::allgather, tensors.back(), tensors.back()));
+      }
+      const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+      for (int64_t t = 0; t < 4; ++t) {
+        const Tensor result =
+            rank.take(handles[static_cast<size_t>(t)], tensors[static_cast<size_t>(t)].type());
+        int64_t at = 0;
+        for (int r = 0; r < rank.size(); ++r) {
+          for (int64_t i = 0; i < rows_on(r, t) * (2 * t + 1); ++i) {
+            check_value(result, at++, row_value(r, i));
+          }
+        }
+        CHECK_EQUAL(result.count(), at);
+      }
+    });
+  }
+}
+
+TEST(device_allgather_of_equal_rows) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    Tensor tensor(DataType::uint8, {3, 5});
+    rank.fill(tensor, [r = rank.rank()](int64_t i) { return r * 16.0 + static_cast<double>(i); });
+    const Tensor result =
+        rank.take(rank.engine.enqueue(rank.entry("x", Operation::allgather, tensor, tensor)),
+                  DataType::uint8);
+    CHECK(result.shape() == (Shape{3 * rank.size(), 5}));
+    for (int64_t i = 0; i < result.count(); ++i) {
+      check_value(result, i, static_cast<double>(i / 15 * 16 + i % 15));
+    }
+  });
+}
+
+TEST(device_reducescatter_of_rows_that_do_not_divide_alone_and_fused) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
+      struct Case {
+        Tensor tensor;
+        ReduceOp op;
+        double prescale;
+      };
+      std::deque<Case> cases;
+      std::vector<TensorEntry> entries;
+      for (DataType type : all_types) {
+        if (type == DataType::boolean || type == DataType::uint8) continue;
+        for (ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+          for (int64_t rows : {1, 2, 3, 7, 8}) {
+            cases.push_back({Tensor(type, {rows, 3}), op, op == ReduceOp::sum ? 2.0 : 1.0});
+          }
+        }
+      }
+      for (Case& each : cases) {
+        const DataType type = each.tensor.type();
+        rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
+        entries.push_back(rank.entry(std::to_string(entries.size()), Operation::reducescatter,
+                                     each.tensor, each.tensor));
+        entries.back().request.reduce_op = each.op;
+        entries.back().request.prescale = each.prescale;
+      }
+      const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+      for (size_t c = 0; c < cases.size(); ++c) {
+        const Case& each = cases[c];
+        const DataType type = each.tensor.type();
+        const Tensor result = rank.take(handles[c], type);
+        int64_t first = 0;
+        for (int r = 0; r < rank.rank(); ++r) {
+          first += rows_of(each.tensor.shape()[0], r, rank.size());
+        }
+        CHECK_EQUAL(result.shape()[0], rows_of(each.tensor.shape()[0], rank.rank(), rank.size()));
+        for (int64_t i = 0; i < result.count(); ++i) {
+          check_value(result, i, reduced(type, each.op, rank.size(), first * 3 + i, each.prescale));
+        }
+      }
+    });
+  }
+}
+
+TEST(device_alltoall_of_uneven_splits) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    const auto split = [](int from, int to) { return (2 * from + to) % 4; };  // some are 0
+    std::vector<int64_t> splits;
+    for (int to = 0; to < rank.size(); ++to) splits.push_back(split(rank.rank(), to));
+    const int64_t rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+    Tensor tensor(DataType::float32, {rows + 1, 3});  // a row that nobody gets
+    rank.fill(tensor, [r = rank.rank()](int64_t i) { return row_value(r, i); });
+    TensorEntry entry = rank.entry("x", Operation::alltoall, tensor, tensor);
+    entry.request.splits = splits;
+    const int64_t handle = rank.engine.enqueue(std::move(entry));
+    rank.wait(handle);
+    const std::vector<int64_t> received = rank.engine.complete_handle(handle)->received_splits;
+    const Tensor result = rank.take(handle, DataType::float32);
+    int64_t at = 0;
+    for (int from = 0; from < rank.size(); ++from) {
+      CHECK_EQUAL(received[static_cast<size_t>(from)], split(from, rank.rank()));
+      int64_t first = 0;
+      for (int to = 0; to < rank.rank(); ++to) first += 3 * split(from, to);
+      for (int64_t i = 0; i < 3 * split(from, rank.rank()); ++i) {
+        check_value(result, at++, row_value(from, first + i));
+      }
+    }
+    CHECK_EQUAL(result.count(), at);
+  });
+}
+
+TEST(device_broadcast_from_every_root_in_place_and_not) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    for (int root = 0; root < rank.size(); ++root) {
+      for (bool in_place : {true, false}) {
+        Tensor input(DataType::int32, {21}), output(DataType::int32, {21});
+        rank.fill(input, [r = rank.rank()](int64_t i) { return row_value(r, i); });
+        TensorEntry entry = rank.entry("x", Operation::broadcast, input, in_place ? input : output);
+        entry.request.root_rank = root;
+        rank.finish(rank.engine.enqueue(std::move(entry)));
+        for (int64_t i = 0; i < 21; ++i) {
+          check_value(in_place ? input : output, i, row_value(root, i));
+          if (!in_place) check_value(input, i, row_value(rank.rank(), i));
+        }
+      }
+    }
+  });
+}
+
+TEST(device_buffer_that_grows_keeps_what_is_under_way) {
+  with_devices(2, fusing(true), {}, [](DeviceRank& rank) {
+    std::deque<Tensor> tensors;
+    std::vector<int64_t> handles;
+    for (int64_t round = 0; round < 8; ++round) {  // never waits between
+      std::vector<TensorEntry> entries;
+      for (int64_t t = 0; t < 3; ++t) {
+        tensors.emplace_back(DataType::float32, Shape{(100 << round) + t});
+        rank.fill(tensors.back(), [=](int64_t i) { return static_cast<double>((i + round) % 64); });
+        entries.push_back(
+            rank.allreduce(std::to_string(round) + "." + std::to_string(t), tensors.back()));
+      }
+      for (int64_t each : rank.engine.enqueue_group(std::move(entries))) handles.push_back(each);
+    }
+    rank.finish_all(handles);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      for (int64_t i = 0; i < tensors[t].count(); ++i) {
+        check_value(tensors[t], i,
+                    2.0 * static_cast<double>((i + static_cast<int64_t>(t) / 3) % 64));
+      }
+    }
+  });
+}
+
+TEST(device_and_host_tensors_side_by_side) {
+  with_device_sizes(fusing(true), [](DeviceRank& rank) {
+    for (int round = 0; round < 3; ++round) {
+      Tensor on_device(DataType::int32, {40});
+      std::vector<int32_t> on_host(40, 2);
+      rank.fill(on_device, [](int64_t) { return 1; });
+      const int64_t first = rank.engine.enqueue(rank.allreduce("device", on_device));
+      const int64_t second = rank.engine.enqueue(allreduce("host", on_host));
+      wait(rank.engine, second);
+      rank.finish(first);
+      check_value(on_device, 39, rank.size());
+      CHECK_EQUAL(on_host[39], 2 * rank.size());
+    }
+  });
+}
+
+TEST(device_allreduce_in_two_levels_of_lengths_that_do_not_divide) {
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0, 1}}) {
+    for (bool fuse : {false, true}) {
+      EngineOptions options = fusing(fuse);
+      options.params.hierarchical_allreduce = true;
+      with_devices(4, options, hosts, [](DeviceRank& rank) {
+        struct Case {
+          Tensor tensor;
+          ReduceOp op;
+        };
+        std::deque<Case> cases;
+        std::vector<TensorEntry> entries;
+        for (DataType type : all_types) {
+          for (ReduceOp op : all_ops) {
+            if (!allowed(type, op)) continue;
+            for (int64_t count : {1, 2, 7, 1001}) cases.push_back({Tensor(type, {count}), op});
+          }
+        }
+        cases.push_back({Tensor(DataType::float32, {600'003}), ReduceOp::sum});
+        for (Case& each : cases) {
+          const DataType type = each.tensor.type();
+          rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
+          entries.push_back(rank.allreduce(std::to_string(entries.size()), each.tensor, each.op));
+        }
+        rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+        for (const Case& each : cases) check_reduced(each.tensor, each.op, 4);
+        check_goes_on(rank.engine);
+        CHECK_EQUAL(rank.network.splits, 2 * 4);
+        CHECK(rank.network.reduce_scatters > 0 && rank.network.allgathers > 0);
+      });
+    }
+  }
+}
+
+TEST(device_allreduce_is_flat_where_hosts_have_different_numbers_of_ranks) {
+  EngineOptions options = fusing(true);
+  options.params.hierarchical_allreduce = true;
+  with_devices(4, options, {0, 0, 0, 1}, [](DeviceRank& rank) {
+    Tensor tensor(DataType::float32, {1001});
+    rank.fill(tensor, [r = rank.rank()](int64_t i) { return element(DataType::float32, r, i); });
+    rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
+    check_reduced(tensor, ReduceOp::sum, 4);
+    CHECK_EQUAL(rank.network.splits, 0);
+  });
+}
+
+TEST(device_operations_in_process_sets) {
+  with_devices(4, fusing(true), {}, [](DeviceRank& rank) {
+    const std::vector<int> members{1, 3};
+    const int32_t id = add_set(rank.engine, members);
+    if (rank.rank() % 2 == 1) {
+      std::vector<Tensor> tensors(3, Tensor(DataType::int32, {11}));
+      std::vector<TensorEntry> entries;
+      for (Tensor& tensor : tensors) {
+        rank.fill(tensor, [r = rank.rank()](int64_t i) { return row_value(r, i); });
+        entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
+        entries.back().request.process_set = id;
+      }
+      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      for (const Tensor& tensor : tensors) {
+        for (int64_t i = 0; i < 11; ++i) check_value(tensor, i, row_value(1, i) + row_value(3, i));
+      }
+      Tensor other(DataType::int32, {2});
+      rank.fill(other, [r = rank.rank()](int64_t i) { return row_value(r, i); });
+      TensorEntry entry = rank.entry("b", Operation::broadcast, other, other);
+      entry.request.process_set = id;
+      entry.request.root_rank = 3;
+      rank.finish(rank.engine.enqueue(std::move(entry)));
+      check_value(other, 1, row_value(3, 1));
+      TensorEntry gather = rank.entry("g", Operation::allgather, other, other);
+      gather.request.process_set = id;
+      CHECK_EQUAL(rank.take(rank.engine.enqueue(std::move(gather)), DataType::int32).count(), 4);
+    }
+    Tensor of_all(DataType::int32, {3});
+    rank.fill(of_all, [](int64_t) { return 1; });
+    rank.finish(rank.engine.enqueue(rank.allreduce("all", of_all)));
+    check_value(of_all, 2, 4);
+    const int64_t removal = rank.engine.remove_process_set(id);
+    wait(rank.engine, removal);
+    check_goes_on(rank.engine);
+  });
+}
