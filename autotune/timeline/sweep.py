@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from autotune.timeline.events import Event
+from autotune.timeline.gpu_order import GpuOrder, is_put_on_gpu
 from autotune.timeline.operations import OperationSums
 from autotune.timeline.phases import Phase
 from autotune.timeline.report import RankSums, TensorSums, TimelineReport
@@ -31,11 +32,12 @@ class Sweep:
         self._now: float | None = None
         self._end = 0.0
         self._counts = [0] * len(Phase)
-        self._tracks: dict[Any, Track] = {}
+        self._tracks: dict[tuple[Any, bool], Track] = {}  # by pid, and whether it is the GPU's
         self._names: dict[Any, str] = {}
         self._job: list[tuple[str, Any]] = []
         self._steps = StepRecorder(report.steps, report.late)
         self._operations = OperationSums(report)
+        self._gpu = GpuOrder()
 
     def feed(self, events: list[Event]) -> None:
         """Walk on through ``events``."""
@@ -49,11 +51,19 @@ class Sweep:
             if not isinstance(ts, int | float) or not math.isfinite(ts):
                 self.report.odd_events += 1
                 continue
-            self._advance(ts)
-            self._event(phase, event)
+            if not self._gpu:
+                self._advance(ts)
+                self._event(phase, event)
+                continue
+            for known_ts, known in self._gpu.sorted(event, ts):
+                self._advance(known_ts)
+                self._event(known.get("ph"), known)
 
     def finish(self) -> None:
         """The file is over: close what it left open."""
+        for ts, event in self._gpu.rest():
+            self._advance(ts)
+            self._event(event.get("ph"), event)
         self._operations.flush()
         now = self._now
         if now is not None and not self._steps.told and not any(self._counts[:_IDLE]):
@@ -63,7 +73,7 @@ class Sweep:
         self.report.ranks = max(self._ranks, max(self.report.late, default=-1) + 1)
 
     def _find_unanswered(self) -> None:
-        for pid, track in self._tracks.items():
+        for (pid, _), track in self._tracks.items():
             missing = set(range(min(self._ranks, 4096))) - {rank for _, rank in track.ticks}
             if (
                 track.open
@@ -100,17 +110,21 @@ class Sweep:
         elif pid == _JOB:
             self._job_event(phase, name or "", event)
         elif phase == "B" and name:
-            self._begin(self._track(pid), pid, name)
+            track = self._track(pid, event)
+            if is_put_on_gpu(event):
+                track.put_on_gpu = True
+            self._begin(track, pid, name)
         elif phase == "E":
-            self._finish_span(self._track(pid), pid, event.get("args"))
+            self._finish_span(self._track(pid, event), pid, event.get("args"))
         elif phase == "X" and name and name.isdecimal() and len(name) < 10:
-            self._tick(self._track(pid), int(name))
+            self._tick(self._track(pid, event), int(name))
 
-    def _track(self, pid: Any) -> Track:
-        track = self._tracks.get(pid)
+    def _track(self, pid: Any, event: Event) -> Track:
+        which = (pid, bool(self._gpu) and self._gpu.is_gpu(event))
+        track = self._tracks.get(which)
         if track is None:
             name = _GENERATED.sub(r"\1.*\2", self._names.get(pid, str(pid)))
-            track = self._tracks[pid] = Track(self.report.tensors.setdefault(name, TensorSums()))
+            track = self._tracks[which] = Track(self.report.tensors.setdefault(name, TensorSums()))
         return track
 
     def _begin(self, track: Track, pid: Any, name: str) -> None:
@@ -120,6 +134,8 @@ class Sweep:
         if kind == "negotiation":
             self._find_step(track, pid, now)
         elif kind == "operation":
+            if track.put_on_gpu:
+                return  # counts where the GPU does it
             self._operations.begins_operation(now)
             if self.report.first_collective_us is None:
                 self.report.first_collective_us = now
@@ -145,6 +161,8 @@ class Sweep:
         if name.startswith("NEGOTIATE_"):
             track.sums.negotiation_us += now - begin
             self._find_late_rank(track)
+        elif not track.open and track.put_on_gpu:
+            track.put_on_gpu = False
         elif not track.open:
             track.sums.operation_us += now - begin
             self._operations.ends_operation(track.sums, args, track.backends)
@@ -182,7 +200,9 @@ class Sweep:
             self._ranks = size
         if event.get("name") == "process_name" and isinstance(name, str) and pid != _JOB:
             self._names[pid] = name
-            self._tracks.pop(pid, None)
+            self._tracks.pop((pid, False), None)
+        if event.get("name") == "thread_name" and name == "GPU" and pid != _JOB:
+            self._gpu.add_track(pid, event.get("tid"))
 
     def _job_event(self, phase: Any, name: str, event: Event) -> None:
         now, args = self._now or 0.0, event.get("args")

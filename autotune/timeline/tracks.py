@@ -27,7 +27,7 @@ def kind_of(name: str) -> str:
 class Track:
     """The events of one tensor so far."""
 
-    __slots__ = ("backends", "open", "phase", "step", "sums", "ticks")
+    __slots__ = ("backends", "open", "phase", "put_on_gpu", "step", "sums", "ticks")
 
     def __init__(self, sums: TensorSums) -> None:
         self.sums = sums
@@ -36,6 +36,7 @@ class Track:
         self.ticks: list[tuple[float, int]] = []
         self.step = -1
         self.backends: list[str] = []  # that this operation has used
+        self.put_on_gpu = False  # this operation's bytes move on the GPU's track
 
     def begin(self, name: str, now: float) -> str:
         """Open ``name``; return its kind."""

@@ -53,6 +53,7 @@ void DeviceExecutor::run(const Work& work, const std::vector<int>& ranks,
                          DeviceCommunicator& communicator) {
   const Response& response = *work.response;
   const Entries& entries = work.entries;
+  timeline_.begin(timeline_.wanted() && !busy());
   wait_for_inputs(entries);
   switch (response.operation) {
     case Operation::allreduce:
@@ -75,6 +76,7 @@ void DeviceExecutor::run(const Work& work, const std::vector<int>& ranks,
     default:
       break;
   }
+  timeline_.end();
   for (void* memory : scratch_) device_.free(memory, device_.stream());
   scratch_.clear();
   last_ = device_.record(device_.stream());
@@ -103,6 +105,7 @@ void DeviceExecutor::wait_for_inputs(const Entries& entries) {
     }
   }
   for (const auto& [stream, event] : latest_) device_.wait(device_.stream(), *event);
+  if (!latest_.empty()) timeline_.mark("WAIT_FOR_DATA");
 }
 
 void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
@@ -156,8 +159,8 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
   pack(before_);
   {
     Stopwatch watch(counters_.transfer_ns);
-    Activity activity(observer_, "NCCL_ALLREDUCE");
     communicator.allreduce(spans_, how.type, how.op);
+    timeline_.mark("NCCL_ALLREDUCE");
   }
   unpack(after_);
 }
@@ -191,8 +194,8 @@ void DeviceExecutor::allgather(const Response& response, const Entries& entries,
   pack(before_);
   {
     Stopwatch watch(counters_.transfer_ns);
-    Activity activity(observer_, "NCCL_ALLGATHER");
     communicator.allgather(blocks, block_bytes);
+    timeline_.mark("NCCL_ALLGATHER");
   }
   if (!fused) return;
   const char* from = static_cast<const char*>(blocks);
@@ -244,9 +247,9 @@ void DeviceExecutor::reducescatter(const Response& response, const Entries& entr
   pack(before_);
   {
     Stopwatch watch(counters_.transfer_ns);
-    Activity activity(observer_, "NCCL_REDUCESCATTER");
     communicator.reduce_scatter(buffer, buffer + block_bytes * rank, block_bytes / item, how.type,
                                 how.op);
+    timeline_.mark("NCCL_REDUCESCATTER");
   }
   unpack(after_);
 }
@@ -264,8 +267,8 @@ void DeviceExecutor::alltoall(const Response& response, TensorEntry& entry,
   for (size_t peer = 0; peer < size; ++peer) received.push_back(rows[peer * size + rank]);
   make_result(entry, std::accumulate(received.begin(), received.end(), int64_t{0}));
   Stopwatch watch(counters_.transfer_ns);
-  Activity activity(observer_, "NCCL_ALLTOALL");
   communicator.alltoall(entry.input, entry.handle->device_result, bytes);
+  timeline_.mark("NCCL_ALLTOALL");
 }
 
 void DeviceExecutor::broadcast(TensorEntry& entry, int root, DeviceCommunicator& communicator) {
@@ -274,22 +277,22 @@ void DeviceExecutor::broadcast(TensorEntry& entry, int root, DeviceCommunicator&
     device_.copy(entry.output, entry.input, bytes, device_.stream());
   }
   Stopwatch watch(counters_.transfer_ns);
-  Activity activity(observer_, "NCCL_BCAST");
   communicator.broadcast(entry.output, bytes, root);
+  timeline_.mark("NCCL_BCAST");
 }
 
 void DeviceExecutor::pack(const std::vector<DeviceCopy>& copies) {
   if (copies.empty()) return;
   Stopwatch watch(counters_.pack_ns);
-  Activity activity(observer_, "MEMCPY_IN_FUSION_BUFFER");
   device_.copy_all(copies);
+  timeline_.mark("MEMCPY_IN_FUSION_BUFFER");
 }
 
 void DeviceExecutor::unpack(const std::vector<DeviceCopy>& copies) {
   if (copies.empty()) return;
   Stopwatch watch(counters_.unpack_ns);
-  Activity activity(observer_, "MEMCPY_OUT_FUSION_BUFFER");
   device_.copy_all(copies);
+  timeline_.mark("MEMCPY_OUT_FUSION_BUFFER");
 }
 
 // In the order of the stream: what still uses the old memory runs before it is freed.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "comm/device.h"
-#include "common/activity.h"
+#include "engine/device_timeline.h"
 #include "engine/tensor.h"
 
 namespace autotune {
@@ -23,14 +23,16 @@ struct Counters;
 class DeviceExecutor {
  public:
   // All outlive this.
-  DeviceExecutor(Device& device, ActivityObserver* observer, Counters& counters)
-      : device_(device), observer_(observer), counters_(counters) {}
+  DeviceExecutor(Device& device, Timeline* timeline, Counters& counters)
+      : device_(device), timeline_(device, timeline), counters_(counters) {}
 
   // `ranks`: of the response's process set. Sets `finished` of the entries' handles.
   void run(const Work& work, const std::vector<int>& ranks, DeviceCommunicator& communicator);
 
   // True until the GPU has done everything so far. Throws EngineError when it has failed.
   bool busy();
+
+  DeviceTimeline& timeline() { return timeline_; }
 
  private:
   using Entries = std::vector<TensorEntry*>;
@@ -66,7 +68,7 @@ class DeviceExecutor {
   void* zeros(int64_t bytes);
 
   Device& device_;
-  ActivityObserver* observer_;
+  DeviceTimeline timeline_;
   Counters& counters_;
   Buffer buffer_;
   EventPtr last_;

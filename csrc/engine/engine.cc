@@ -329,7 +329,29 @@ void Engine::take_device_steps() {
 }
 
 void Engine::start_timeline(const std::string& path, bool mark_cycles) {
+  finish_device_timeline();
   timeline_.start(path, mark_cycles, params(), epoch());
+}
+
+void Engine::stop_timeline() {
+  finish_device_timeline();
+  timeline_.stop();
+}
+
+// Write what the GPU was given so far and does within `timeline_patience`.
+void Engine::finish_device_timeline() {
+  const auto deadline = Clock::now() + (failed_ ? std::chrono::seconds(0) : timeline_patience);
+  while (device_ != nullptr && timeline_.on() && Clock::now() < deadline) {
+    {
+      std::unique_lock running(cycle_mutex_, std::try_to_lock);
+      try {
+        if (running.owns_lock() && executor_.write_device_timeline()) return;
+      } catch (const EngineError&) {  // who runs the next cycle sees it, too
+        return;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Engine::pause_steps(bool paused) {

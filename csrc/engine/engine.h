@@ -120,9 +120,10 @@ class Engine {
   void drain_steps(std::vector<StepRecord>& records,
                    std::vector<std::pair<int64_t, OperationSizes>>& signatures);
 
-  // Recording what happens here, see timeline.h. `start_timeline` throws InvalidRequest.
+  // Recording what happens here, see timeline.h. `start_timeline` throws InvalidRequest. Stopping
+  // waits for a GPU, but not for long.
   void start_timeline(const std::string& path, bool mark_cycles);
-  void stop_timeline() { timeline_.stop(); }
+  void stop_timeline();
   void backward(bool begins) { timeline_.backward(begins); }
 
   // Rank 0 only: the results that were checked since the last call, over all ranks.
@@ -145,6 +146,8 @@ class Engine {
   static constexpr std::chrono::microseconds lease{500};
   // How often a GPU that has work is asked whether it has failed.
   static constexpr std::chrono::milliseconds device_check_interval{100};
+  // How long the end of a timeline waits for what the GPU is doing.
+  static constexpr std::chrono::seconds timeline_patience{2};
 
   // engine.cc: the training thread's side
   void check_name(const Request& request) const;
@@ -154,6 +157,7 @@ class Engine {
   void order_locked(const Handle& handle, DeviceStream stream);
   void release_locked(int64_t number);
   void start_timeline_at_init();
+  void finish_device_timeline();
   void end_step_now(Clock::time_point now);
   void take_device_steps();
   Clock::time_point announce_time() const;

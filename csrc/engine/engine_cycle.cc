@@ -20,6 +20,7 @@ void Engine::cycle() {
     }
     check_connections();
     check_device();
+    executor_.write_device_timeline();
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     log(LogLevel::error, reason);

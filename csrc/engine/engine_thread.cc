@@ -58,6 +58,9 @@ void Engine::sleep_until_needed() {
     if (device_is_busy_) {
       until = std::min<Clock::time_point>(until, now + device_check_interval);
     }
+    if (!leased && executor_.device_timeline_pending()) {
+      until = std::min<Clock::time_point>(until, now + DeviceTimeline::interval);
+    }
     thread_wakes_at_ = until;
   }
   const auto now = Clock::now();
@@ -100,7 +103,7 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
   control_->wake();
   thread_.join();
   executor_.close_device(failed_);
-  timeline_.stop();
+  stop_timeline();
   if (!failed_) control_->close(std::chrono::seconds(2));
 }
 

@@ -47,19 +47,19 @@ char* Buffer::reserve(int64_t bytes) {
 
 void Executor::add_set(int32_t id, const ProcessSet& set, Communicators communicators,
                        Progress progress) {
-  if (communicators.hierarchical) communicators.hierarchical->observe(observer_);
+  if (communicators.hierarchical) communicators.hierarchical->observe(timeline_);
   sets_[id] = {set.ranks, std::move(communicators), std::move(progress)};
 }
 
 void Executor::use_device(DeviceBackend backend) {
   backend_ = std::move(backend);
-  device_executor_ = std::make_unique<DeviceExecutor>(*backend_.device, observer_, counters_);
+  device_executor_ = std::make_unique<DeviceExecutor>(*backend_.device, timeline_, counters_);
 }
 
 DeviceCommunicator& Executor::connect_device(Set& set, bool hierarchical) {
   if (!device_executor_) throw EngineError("negotiation: response for a GPU that is not in use");
   if (!set.device) {
-    Activity activity(observer_, "INIT_NCCL");
+    Activity activity(timeline_, "INIT_NCCL");
     set.device = backend_.connect(set.communicators.plain.get(), set.progress);
   }
   if (!hierarchical || !set.communicators.hierarchical) return *set.device;
@@ -80,6 +80,12 @@ bool Executor::device_busy() {
     }
   }
   return device_executor_->busy();
+}
+
+bool Executor::write_device_timeline() {
+  if (!device_executor_) return true;
+  device_executor_->timeline().write_complete();
+  return !device_timeline_pending();
 }
 
 void Executor::close_device(bool failed) {
@@ -170,7 +176,7 @@ void Executor::allreduce(const Response& response, const Entries& entries,
   spans_.clear();
   {
     Stopwatch watch(counters_.pack_ns);
-    Activity activity(observer_, packed_bytes > 0 ? "MEMCPY_IN_FUSION_BUFFER" : nullptr);
+    Activity activity(timeline_, packed_bytes > 0 ? "MEMCPY_IN_FUSION_BUFFER" : nullptr);
     char* next = buffer;
     for (const TensorEntry* entry : entries) {
       const int64_t bytes = entry->request.bytes();
@@ -185,7 +191,7 @@ void Executor::allreduce(const Response& response, const Entries& entries,
   }
   reduce(response, communicator, set);
   Stopwatch watch(counters_.unpack_ns);
-  Activity activity(observer_, packed_bytes > 0 ? "MEMCPY_OUT_FUSION_BUFFER" : nullptr);
+  Activity activity(timeline_, packed_bytes > 0 ? "MEMCPY_OUT_FUSION_BUFFER" : nullptr);
   const char* next = buffer;
   for (const TensorEntry* entry : entries) {
     if (!packed(*entry)) continue;
@@ -198,12 +204,12 @@ void Executor::allreduce(const Response& response, const Entries& entries,
 void Executor::reduce(const Response& response, Communicator& communicator, const Set& set) {
   Stopwatch watch(counters_.transfer_ns);
   if (response.reduce_op != ReduceOp::adasum) {
-    Activity activity(observer_, activity_name(communicator.backend(), Operation::allreduce));
+    Activity activity(timeline_, activity_name(communicator.backend(), Operation::allreduce));
     communicator.allreduce(spans_, response.dtype, response.reduce_op, response.prescale,
                            response.postscale);
     return;
   }
-  Activity activity(observer_, "MPI_ADASUM_ALLREDUCE");
+  Activity activity(timeline_, "MPI_ADASUM_ALLREDUCE");
   if (set.communicators.transport) {
     adasum(*set.communicators.transport, set.progress, spans_, response.dtype, response.prescale,
            response.postscale);
@@ -231,7 +237,7 @@ void Executor::allgather(const Response& response, const Entries& entries,
   char* const blocks = fused ? fusion_buffer_.reserve(total) : entries[0]->handle->result.get();
   {
     Stopwatch watch(counters_.pack_ns);
-    Activity activity(observer_, "MEMCPY_IN_FUSION_BUFFER");
+    Activity activity(timeline_, "MEMCPY_IN_FUSION_BUFFER");
     char* next =
         blocks + std::accumulate(block_bytes.begin(),
                                  block_bytes.begin() + static_cast<ptrdiff_t>(rank), int64_t{0});
@@ -242,12 +248,12 @@ void Executor::allgather(const Response& response, const Entries& entries,
   }
   {
     Stopwatch watch(counters_.transfer_ns);
-    Activity activity(observer_, activity_name(communicator.backend(), Operation::allgather));
+    Activity activity(timeline_, activity_name(communicator.backend(), Operation::allgather));
     communicator.allgather(blocks, block_bytes);
   }
   if (!fused) return;
   Stopwatch watch(counters_.unpack_ns);
-  Activity activity(observer_, "MEMCPY_OUT_FUSION_BUFFER");
+  Activity activity(timeline_, "MEMCPY_OUT_FUSION_BUFFER");
   const char* next = blocks;
   for (size_t r = 0; r < size; ++r) {
     for (size_t e = 0; e < entries.size(); ++e) {
@@ -275,7 +281,7 @@ void Executor::reducescatter(const Response& response, const Entries& entries,
   char* const buffer = fusion_buffer_.reserve(total_bytes);
   {
     Stopwatch watch(counters_.pack_ns);
-    Activity activity(observer_, "MEMCPY_IN_FUSION_BUFFER");
+    Activity activity(timeline_, "MEMCPY_IN_FUSION_BUFFER");
     std::vector<int64_t> done(entries.size(), 0);  // bytes of each tensor
     for (int r = 0; r < size; ++r) {
       char* next = buffer + block_bytes * r;
@@ -292,13 +298,13 @@ void Executor::reducescatter(const Response& response, const Entries& entries,
   }
   {
     Stopwatch watch(counters_.transfer_ns);
-    Activity activity(observer_, activity_name(communicator.backend(), Operation::reducescatter));
+    Activity activity(timeline_, activity_name(communicator.backend(), Operation::reducescatter));
     spans_ = {{buffer, buffer, total_bytes / item}};
     communicator.reduce_scatter(spans_, response.dtype, response.reduce_op, response.prescale,
                                 size);
   }
   Stopwatch watch(counters_.unpack_ns);
-  Activity activity(observer_, "MEMCPY_OUT_FUSION_BUFFER");
+  Activity activity(timeline_, "MEMCPY_OUT_FUSION_BUFFER");
   char* own = buffer + block_bytes * rank;
   scale(own, block_bytes / item, response.dtype, response.postscale,
         response.reduce_op == ReduceOp::average ? size : 1);
@@ -320,7 +326,7 @@ void Executor::alltoall(const Response& response, TensorEntry& entry, Communicat
   for (size_t peer = 0; peer < size; ++peer) received.push_back(rows[peer * size + rank]);
   make_result(entry, std::accumulate(received.begin(), received.end(), int64_t{0}));
   Stopwatch watch(counters_.transfer_ns);
-  Activity activity(observer_, activity_name(communicator.backend(), Operation::alltoall));
+  Activity activity(timeline_, activity_name(communicator.backend(), Operation::alltoall));
   communicator.alltoall(entry.input, entry.handle->result.get(), bytes);
 }
 
@@ -331,7 +337,7 @@ void Executor::broadcast(const Response& response, TensorEntry& entry, const Set
   const auto root = static_cast<int>(found - set.ranks.begin());
   if (communicator.rank() == root) copy(entry.output, entry.input, bytes);
   Stopwatch watch(counters_.transfer_ns);
-  Activity activity(observer_, activity_name(communicator.backend(), Operation::broadcast));
+  Activity activity(timeline_, activity_name(communicator.backend(), Operation::broadcast));
   communicator.broadcast(entry.output, bytes, root);
 }
 

@@ -16,12 +16,12 @@
 
 #include "comm/choose.h"
 #include "comm/communicator.h"
-#include "common/activity.h"
 #include "engine/counters.h"
 #include "engine/device_executor.h"
 #include "engine/message.h"
 #include "engine/process_set.h"
 #include "engine/tensor.h"
+#include "engine/timeline.h"
 
 namespace autotune {
 
@@ -37,7 +37,7 @@ class Buffer {
 
 class Executor {
  public:
-  explicit Executor(ActivityObserver* observer) : observer_(observer) {}
+  explicit Executor(Timeline* timeline) : timeline_(timeline) {}
 
   // A process set that this rank is in.
   void add_set(int32_t id, const ProcessSet& set, Communicators communicators, Progress progress);
@@ -52,6 +52,11 @@ class Executor {
   void use_device(DeviceBackend backend);
   // True while the GPU has work that is not done. Throws EngineError when it has failed.
   bool device_busy();
+  // Put into the timeline what the GPU has done; false when there is more to come.
+  bool write_device_timeline();
+  bool device_timeline_pending() const {
+    return device_executor_ && device_executor_->timeline().pending();
+  }
   // End the communicators of the GPU: `failed`: at once, whoever waits; else when all is done.
   void close_device(bool failed);
 
@@ -84,7 +89,7 @@ class Executor {
   void alltoall(const Response& response, TensorEntry& entry, Communicator& communicator);
   void broadcast(const Response& response, TensorEntry& entry, const Set& set);
 
-  ActivityObserver* observer_;  // outlives this
+  Timeline* timeline_;  // outlives this
   Buffer fusion_buffer_;
   DeviceBackend backend_;  // before what uses it
   std::unique_ptr<DeviceExecutor> device_executor_;

@@ -1,5 +1,6 @@
 #include "engine/timeline.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -65,6 +66,7 @@ void Timeline::start(const std::string& path, bool mark_cycles, const Params& pa
   last_track_ = 0;
   forget_operations();
   step_open_ = backward_open_ = false;
+  ++recording_;
   if (with_init) {
     queue_.add({0, "INIT", 0, 0, job_track, RecordKind::begin});
     push(RecordKind::end, job_track);
@@ -89,9 +91,13 @@ void Timeline::stop_now() {
 // Lock the queue; all records of one hook have one time.
 std::unique_lock<std::mutex> Timeline::enter() {
   std::unique_lock lock(queue_.mutex);
-  const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
-  now_us_ = (now - clock_.origin_ns) / 1000;
+  now_us_ = static_cast<int64_t>(time_us());
   return lock;
+}
+
+double Timeline::time_us() const {
+  const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  return static_cast<double>(now - clock_.origin_ns) / 1000;
 }
 
 void Timeline::cycle() {
@@ -181,7 +187,9 @@ void Timeline::agreed(const std::vector<Work>& works) {
       if (!silent) group.tracks.push_back(id);
     }
     group.queued = !first;
-    push_all(RecordKind::begin_all, group, operation_name(*work.response));
+    group.name = operation_name(*work.response);
+    const bool on_gpu = work.response->on_device && work.response->error.empty();
+    push_all(on_gpu ? RecordKind::begin_on_gpu : RecordKind::begin_all, group, group.name);
     if (group.queued) push_all(RecordKind::begin_all, group, "QUEUE");
     first = first && work.entries.empty();
   }
@@ -240,12 +248,48 @@ void Timeline::operation_ends(const Work& work) {
 
 void Timeline::describe(uint32_t track, const Request& request) {
   Track& tensor = tracks_[track];
-  if (tensor.dtype == request.dtype && tensor.shape == request.shape) return;
+  if (tensor.dtype == request.dtype && tensor.shape == request.shape &&
+      tensor.on_device == request.on_device) {
+    return;
+  }
+  tensor.on_device = request.on_device;
   tensor.dtype = request.dtype;
   tensor.shape = request.shape;
-  push_text(RecordKind::describe, track,
-            std::string("{\"dtype\": \"") + name_of(request.dtype) + "\", \"shape\": \"" +
-                to_string(request.shape) + "\"}");
+  const std::string text = std::string("{\"dtype\": \"") + name_of(request.dtype) +
+                           "\", \"shape\": \"" + to_string(request.shape) + "\"}";
+  push_text(RecordKind::describe, track, text);
+  if (request.on_device) push_text(RecordKind::describe, track | gpu_track, text);
+}
+
+bool Timeline::device_begins(DeviceTracks& tracks) {
+  const auto lock = enter();
+  if (!on() || current_ == nullptr) return false;
+  tracks.recording = recording_;
+  tracks.name = current_->name;
+  for (const uint32_t track : current_->tracks) tracks.group.tracks.push_back(track | gpu_track);
+  return true;
+}
+
+void Timeline::device_operation(DeviceTracks& tracks, int64_t put_us,
+                                const std::vector<DeviceActivity>& activities) {
+  const auto lock = enter();
+  if (!on() || tracks.recording != recording_) return;
+  TrackGroup& group = tracks.group;
+  const auto of_tensor = [&](uint32_t track) -> Track& { return tracks_[track & ~gpu_track]; };
+  int64_t at_us = put_us;
+  for (const uint32_t track : group.tracks) at_us = std::max(at_us, of_tensor(track).gpu_us);
+  push_late(RecordKind::begin_all, at_us, group, tracks.name);
+  for (const DeviceActivity& activity : activities) {
+    push_late(RecordKind::begin_all, at_us, group, activity.name ? activity.name : "QUEUE");
+    at_us = std::max(at_us, activity.end_us);
+    push_late(RecordKind::end_all, at_us, group);
+  }
+  push_late(RecordKind::end_tensors, at_us, group);
+  for (const uint32_t track : group.tracks) of_tensor(track).gpu_us = at_us;
+}
+
+void Timeline::push_late(RecordKind kind, int64_t ts_us, TrackGroup& group, const char* name) {
+  queue_.add({ts_us, name, 0, 0, job_track, kind, true}, group);
 }
 
 // The track of a tensor; its name is written when it is new. Tensors come in the same order in

@@ -10,6 +10,10 @@
 // until the writer has caught up, and a DROPPED_EVENTS event says how many. A timeline that is off
 // costs one load per hook.
 //
+// A tensor of a GPU has a second track of what the GPU did for it, with times of its own that are
+// written when they are known (device_timeline.h): these events come late in the file. The first
+// track has its operation as the engine put it into the GPU's stream, marked {"device": "GPU"}.
+//
 // Rank 0 sees all announcements and so the ticks of all ranks; another rank's file (on request)
 // shows its own only. Times are microseconds since `origin`, which is one moment on all ranks.
 #pragma once
@@ -31,6 +35,19 @@
 namespace autotune {
 
 class TimelineWriter;
+
+// The GPU's tracks of one operation's tensors.
+struct DeviceTracks {
+  uint64_t recording = 0;  // the file that they belong to
+  const char* name = "";   // of the operation
+  TrackGroup group;
+};
+
+// One of the parts of an operation on the GPU, which follow each other.
+struct DeviceActivity {
+  const char* name;  // nullptr: the time in the stream before the first one
+  int64_t end_us;
+};
 
 class Timeline final : public ActivityObserver {
  public:
@@ -65,6 +82,15 @@ class Timeline final : public ActivityObserver {
   void activity_ends() override;
   void operation_ends(const Work& work);
 
+  // The operation that has begun goes on on the GPU. False when it is not recorded.
+  bool device_begins(DeviceTracks& tracks);
+  // What the GPU did, told when it is known: in the order in which they began. `put_us`: when the
+  // operation was put into the GPU's stream.
+  void device_operation(DeviceTracks& tracks, int64_t put_us,
+                        const std::vector<DeviceActivity>& activities);
+  // Microseconds since the origin.
+  double time_us() const;
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -74,6 +100,8 @@ class Timeline final : public ActivityObserver {
     bool negotiating = false;
     DataType dtype = DataType::float32;
     Shape shape{-1};  // as last written
+    bool on_device = false;
+    int64_t gpu_us = 0;  // until then the GPU's track is written
   };
 
   std::unique_lock<std::mutex> enter();
@@ -82,6 +110,7 @@ class Timeline final : public ActivityObserver {
   void forget_operations();
   TrackGroup& next_group();
   void describe(uint32_t track, const Request& request);
+  void push_late(RecordKind kind, int64_t ts_us, TrackGroup& group, const char* name = "");
   void push(RecordKind kind, uint32_t track, const char* name = "", int64_t value = 0,
             int64_t more = 0);
   void push_all(RecordKind kind, TrackGroup& group, const char* name = "");
@@ -106,6 +135,7 @@ class Timeline final : public ActivityObserver {
   std::vector<TrackGroup> groups_;  // the first `agreed_` are in use, all keep their memory
   size_t agreed_ = 0;
   size_t next_ = 0;
+  uint64_t recording_ = 0;  // counts files
   TrackGroup* current_ = nullptr;
   bool step_open_ = false;
   bool backward_open_ = false;

@@ -25,6 +25,8 @@ constexpr uint32_t job_track = 0;
 constexpr uint32_t step_track = 1;
 constexpr uint32_t backward_track = 2;
 constexpr uint32_t first_tensor_track = 3;
+// A tensor's second track, of what the GPU does for it.
+constexpr uint32_t gpu_track = uint32_t{1} << 31;
 
 enum class RecordKind : uint8_t {
   begin,  // name
@@ -38,7 +40,8 @@ enum class RecordKind : uint8_t {
   params,    // value: index of the arguments in `texts`
   dropped,   // value: how many
   // On a group; value: index of its first track in `members`, more: number of tracks.
-  begin_all,  // name
+  begin_all,     // name
+  begin_on_gpu,  // the same, and the GPU's tracks will have more of it later
   end_all,
   end_tensors,  // with what the last `describe` of each said
 };
@@ -50,11 +53,13 @@ struct Record {
   int64_t more;
   uint32_t track;
   RecordKind kind;
+  bool late = false;  // told later than it happened
 };
 
 // The tracks of the tensors that one operation fuses.
 struct TrackGroup {
   const void* of = nullptr;  // tells groups apart, nothing else
+  const char* name = "";     // of the operation
   std::vector<uint32_t> tracks;
   bool queued = false;
   // Where `tracks` lies in the queue's `members`, as long as its batch is `batch`.
@@ -76,7 +81,7 @@ struct TimelineQueue {
   bool writer_sleeps = false;
   bool stopping = false;
 
-  // Times never go backwards: an earlier one is moved up to its predecessor's.
+  // Times never go backwards: an earlier one is moved up to its predecessor's, but for late ones.
   void add(Record record) { add(record, 1); }
   void add(Record record, std::string text);
   // A record on all tracks of `group`, which may be empty.

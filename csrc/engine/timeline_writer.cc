@@ -71,7 +71,7 @@ TimelineWriter::~TimelineWriter() {
 // ---------------------------------------------------------------- the queue
 
 void TimelineQueue::add(Record record, int64_t its_events) {
-  record.ts_us = newest_us = std::max(newest_us, record.ts_us);
+  if (!record.late) record.ts_us = newest_us = std::max(newest_us, record.ts_us);
   if (drops(record, its_events)) return;
   records.push_back(record);
   events += its_events;
@@ -152,7 +152,7 @@ void TimelineWriter::write(const Batch& batch) {
 }
 
 void TimelineWriter::format(const Record& record, const Batch& batch) {
-  last_ts_us_ = record.ts_us;
+  last_ts_us_ = std::max(last_ts_us_, record.ts_us);
   const auto text = [&]() -> const std::string& {
     return batch.texts[static_cast<size_t>(record.value)];
   };
@@ -168,6 +168,7 @@ void TimelineWriter::format(const Record& record, const Batch& batch) {
     case RecordKind::end_step:
       return format_end(record);
     case RecordKind::begin_all:
+    case RecordKind::begin_on_gpu:
     case RecordKind::end_all:
     case RecordKind::end_tensors:
       return format_group(record, batch.members.data() + record.value);
@@ -188,7 +189,8 @@ void TimelineWriter::format(const Record& record, const Batch& batch) {
 }
 
 void TimelineWriter::format_group(const Record& record, const uint32_t* members) {
-  const bool begins = record.kind == RecordKind::begin_all;
+  const bool on_gpu = record.kind == RecordKind::begin_on_gpu;
+  const bool begins = record.kind == RecordKind::begin_all || on_gpu;
   prefix_.clear();
   if (begins) {
     prefix_ << begin_event << record.name << "\"";
@@ -197,11 +199,14 @@ void TimelineWriter::format_group(const Record& record, const uint32_t* members)
   }
   prefix_ << time_text(record.ts_us);
   for (const uint32_t* id = members; id != members + record.more; ++id) {
+    if (on_gpu) track(*id | gpu_track);  // its name comes before its first event
     Track& tensor = track(*id);
     if (!begins && tensor.depth == 0) continue;
     tensor.depth += begins ? 1 : -1;
     text_ << prefix_.view() << tensor.where;
-    if (record.kind == RecordKind::end_tensors) text_ << ", \"args\": " << tensor.arguments;
+    if (on_gpu) text_ << ", \"args\": {\"device\": \"GPU\"}";
+    if (record.kind == RecordKind::end_tensors && !tensor.arguments.empty())
+      text_ << ", \"args\": " << tensor.arguments;
     text_ << "}";
   }
 }
@@ -253,6 +258,7 @@ std::string_view TimelineWriter::time_text(int64_t ts_us) {
 }
 
 TimelineWriter::Track& TimelineWriter::track(uint32_t id) {
+  if ((id & gpu_track) != 0) return track_of_gpu(id & ~gpu_track);
   while (tracks_.size() <= id) {
     const auto next = static_cast<uint32_t>(tracks_.size());
     const bool tensor = next >= first_tensor_track;
@@ -262,6 +268,20 @@ TimelineWriter::Track& TimelineWriter::track(uint32_t id) {
         ", \"tid\": " + std::to_string(tensor ? 0 : next);
   }
   return tracks_[id];
+}
+
+TimelineWriter::Track& TimelineWriter::track_of_gpu(uint32_t tensor) {
+  if (gpu_tracks_.size() <= tensor) gpu_tracks_.resize(tensor + 1);
+  Track& track = gpu_tracks_[tensor];
+  if (!track.where.empty()) return track;
+  const std::string pid = std::to_string(tensor - first_tensor_track + 1);
+  track.where = ", \"pid\": " + pid + ", \"tid\": 1";
+  const char* const names[] = {"host", "GPU"};
+  for (int64_t tid = 0; tid < 2; ++tid) {
+    text_ << ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": " << pid
+          << ", \"tid\": " << tid << ", \"args\": {\"name\": \"" << names[tid] << "\"}}";
+  }
+  return track;
 }
 
 void TimelineWriter::format_name(const Record& record, const std::string& name) {
@@ -295,6 +315,11 @@ void TimelineWriter::close_open_spans(int64_t ts_us) {
     for (; tracks_[id].depth > 0; --tracks_[id].depth) {
       text_ << end_event;
       place({now_us, "", 0, 0, id, RecordKind::end}) << ", \"args\": {\"cut\": true}}";
+    }
+  }
+  for (Track& track : gpu_tracks_) {
+    for (; track.depth > 0; --track.depth) {
+      text_ << end_event << time_text(now_us) << track.where << ", \"args\": {\"cut\": true}}";
     }
   }
 }

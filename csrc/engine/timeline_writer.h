@@ -57,6 +57,7 @@ class TimelineWriter {
   void format_name(const Record& record, const std::string& name);
   void job_metadata();
   Track& track(uint32_t id);
+  Track& track_of_gpu(uint32_t tensor);
   // The part that all events have in common: ts, pid, tid.
   TextBuffer& place(const Record& record);
   std::string_view time_text(int64_t ts_us);
@@ -83,6 +84,7 @@ class TimelineWriter {
   TextBuffer time_;           // of the last event
   int64_t time_us_ = 0;
   std::vector<Track> tracks_;
+  std::vector<Track> gpu_tracks_;  // by the tensor's own track; `where` is empty: has none
 
   TimelineQueue& queue_;
   std::thread thread_;

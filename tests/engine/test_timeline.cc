@@ -16,63 +16,12 @@
 #include "check.h"
 #include "engine/timeline_writer.h"
 #include "thread_ranks.h"
+#include "timeline_file.h"
 
 using namespace autotune;
 using namespace std::chrono_literals;
 
 namespace {
-
-// A path of its own, removed at the end.
-struct TemporaryFile {
-  explicit TemporaryFile(const char* pattern = "/tmp/timeline-test-XXXXXX") {
-    std::strcpy(path, pattern);
-    close(mkstemp(path));
-  }
-  ~TemporaryFile() { unlink(path); }
-  int64_t size() const {
-    struct stat about;
-    return stat(path, &about) == 0 ? about.st_size : -1;
-  }
-  std::string read() const {
-    std::ifstream file(path);
-    std::stringstream content;
-    content << file.rdbuf();
-    return content.str();
-  }
-  char path[32];
-};
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
-int64_t number_after(const std::string& line, const std::string& key) {
-  const size_t at = line.find(key);
-  return at == std::string::npos ? -1 : std::atoll(line.c_str() + at + key.size());
-}
-
-// What every timeline must be: an array, times that never go back, ends that have begins.
-void check_structure(const std::string& text, bool closed) {
-  const size_t last = text.find_last_not_of(' ');  // pages are filled while it is written
-  CHECK(text.front() == '[' && last != std::string::npos && text[last] == ']');
-  CHECK(!closed || last == text.size() - 1);
-  std::map<std::pair<int64_t, int64_t>, int> depth;
-  int64_t last_ts = 0;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("\"ph\"") == std::string::npos || line.find("\"M\"") != std::string::npos)
-      continue;
-    const int64_t ts = number_after(line, "\"ts\": ");
-    const std::pair track(number_after(line, "\"pid\": "), number_after(line, "\"tid\": "));
-    CHECK(ts >= last_ts && track.first >= 0 && track.second >= 0);
-    last_ts = ts;
-    if (line.find("\"ph\": \"B\"") != std::string::npos) ++depth[track];
-    if (line.find("\"ph\": \"E\"") != std::string::npos) CHECK(--depth[track] >= 0);
-  }
-  for (const auto& [track, open] : depth) CHECK(!closed || open == 0);
-}
 
 TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data) {
   TensorEntry entry;
