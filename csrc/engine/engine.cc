@@ -188,10 +188,11 @@ bool Engine::wait(int64_t number, std::chrono::nanoseconds timeout) {
     steps_.add_exposed(now - start);
     counters_.wait_ns += (now - start).count();
   }
-  if (handle->done && !handle->error.empty()) throw EngineError(handle->error);
+  if (!handle->done) return false;  // the engine is at work on the rest of the handle
+  if (!handle->error.empty()) throw EngineError(handle->error);
   // What a GPU was given before the engine failed may never have been done.
   if (handle->finished && failed_) throw EngineError(closed_reason_);
-  return handle->done;
+  return true;
 }
 
 // False when another thread is running cycles.
@@ -256,10 +257,15 @@ std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
 void Engine::release_locked(int64_t number) {
   const auto found = handles_.find(number);
   if (found == handles_.end()) return;
-  void*& unread = found->second->device_result;
-  if (unread != nullptr) device_.load()->free(unread, device_.load()->stream());
-  unread = nullptr;
+  found->second->released = true;
+  if (found->second->done) free_result(*found->second);
   handles_.erase(found);
+}
+
+// The one in the memory of a GPU, which nobody has taken (mutex_ held).
+void Engine::free_result(Handle& handle) {
+  void* const unread = std::exchange(handle.device_result, nullptr);
+  if (unread != nullptr) device_.load()->free(unread, device_.load()->stream());
 }
 
 void Engine::use_device(int index, const std::function<DeviceBackend(int)>& make) {

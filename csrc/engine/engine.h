@@ -156,6 +156,7 @@ class Engine {
   std::shared_ptr<Handle> find_handle(int64_t handle);
   void order_locked(const Handle& handle, DeviceStream stream);
   void release_locked(int64_t number);
+  void free_result(Handle& handle);
   void start_timeline_at_init();
   void finish_device_timeline();
   void end_step_now(Clock::time_point now);

@@ -306,6 +306,7 @@ void Engine::complete(const Work& work) {
       Handle& handle = *entry->handle;
       handle.done = true;
       handle.error = work.response->error;
+      if (handle.released) free_result(handle);
       waited = waited || handle.waited;
       // Not by key: the key lies in the entry.
       in_flight_.erase(in_flight_.find(entry->request.name));

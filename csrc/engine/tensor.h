@@ -13,7 +13,8 @@ namespace autotune {
 
 struct Handle {
   bool done = false;
-  bool waited = false;  // a thread sleeps until this one is done
+  bool waited = false;    // a thread sleeps until this one is done
+  bool released = false;  // nobody will ask for the result
   std::string error;
   // Output of an allgather, alltoall or reducescatter.
   std::shared_ptr<char[]> result;

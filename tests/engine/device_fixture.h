@@ -59,7 +59,7 @@ class Tensor {
   int64_t count() const { return element_count(shape_); }
   void* data() { return bytes_.data(); }
 
-  double get(int64_t i) const {
+  [[gnu::noinline]] double get(int64_t i) const {  // compiles in half the time
     return with_type(type_, [&](auto* typed) {
       using T = std::remove_pointer_t<decltype(typed)>;
       const T value = reinterpret_cast<const T*>(bytes_.data())[i];
@@ -68,7 +68,7 @@ class Tensor {
       return static_cast<double>(value);
     });
   }
-  void set(int64_t i, double value) {
+  [[gnu::noinline]] void set(int64_t i, double value) {
     with_type(type_, [&](auto* typed) {
       using T = std::remove_pointer_t<decltype(typed)>;
       T& element = reinterpret_cast<T*>(bytes_.data())[i];

@@ -126,6 +126,14 @@ TEST(device_a_result_that_nobody_takes_is_freed) {
     rank.engine.release(untaken);
     rank.device.engine_stream().synchronize();
     CHECK_EQUAL(rank.device.blocks_in_use(), size_t{0});
+    const auto gate = std::make_shared<HostEvent>();
+    rank.script.wait(gate);
+    rank.engine.release(gather());  // before it is done
+    gate->happen();
+    check_goes_on(rank.engine);
+    rank.script.synchronize();
+    rank.device.engine_stream().synchronize();
+    CHECK_EQUAL(rank.device.blocks_in_use(), size_t{0});
     CHECK_EQUAL(rank.take(gather(), DataType::float32).count(), 20);
     CHECK_EQUAL(rank.device.blocks_in_use(), size_t{0});
   });
@@ -299,6 +307,7 @@ TEST(device_shutdown_while_others_still_negotiate_fails_what_is_open) {
     rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
     int64_t open = -1;
     if (rank.rank() == 1) open = rank.engine.enqueue(rank.allreduce("y", tensor));
+    check_goes_on(rank.engine);
     rank.engine.shutdown(10s);
     if (open >= 0) {
       CHECK(error_of(rank.engine, open).find("the engine was shut down") != std::string::npos);
