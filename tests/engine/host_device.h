@@ -126,9 +126,10 @@ class HostDevice final : public Device {
 
   EventPtr record(DeviceStream stream, bool timed) override {
     auto* state = new State{std::make_shared<HostEvent>(), timed};
-    stream_of(stream).put([this, timed, event = state->event] {
+    const bool counts = timed && stream == stream_->handle();
+    stream_of(stream).put([this, counts, event = state->event] {
       event->happen();
-      if (timed) ++timed_events;
+      if (counts) ++timed_events;
     });
     return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [](const DeviceEvent* used) {
       delete static_cast<State*>(used->event);
@@ -190,7 +191,7 @@ class HostDevice final : public Device {
   HostStream& engine_stream() { return *stream_; }
   std::atomic<int> launches{0};      // of copy_all
   std::atomic<int> waits{0};         // of a stream for an event
-  std::atomic<int> timed_events{0};  // that have happened
+  std::atomic<int> timed_events{0};  // of the engine's stream that have happened
 
  private:
   struct State {
