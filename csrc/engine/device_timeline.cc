@@ -8,9 +8,10 @@ namespace autotune {
 void DeviceTimeline::begin(bool stream_idle) {
   recording_ = false;
   if (!wanted()) return;
-  Operation operation{{}, stream_idle, timeline_->time_us(), {}};
-  if (!timeline_->device_begins(operation.tracks)) return;
-  operations_.push_back(std::move(operation));
+  Operation& operation = operations_.emplace_back();
+  if (!timeline_->device_begins(operation.tracks)) return operations_.pop_back();
+  operation.stream_idle = stream_idle;
+  operation.put_us = timeline_->time_us();
   recording_ = true;
   add_mark(nullptr);
 }

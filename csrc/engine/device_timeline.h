@@ -49,8 +49,8 @@ class DeviceTimeline {
   };
   struct Operation {
     DeviceTracks tracks;
-    bool stream_idle;
-    double put_us;
+    bool stream_idle = false;
+    double put_us = 0;
     std::vector<Mark> marks;
   };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -141,6 +142,11 @@ struct DeviceRank {
     TensorEntry made = entry(name, Operation::allreduce, tensor, tensor);
     made.request.reduce_op = op;
     return made;
+  }
+  std::vector<int64_t> enqueue_group(std::vector<TensorEntry> entries) {
+    std::vector<int64_t> handles(entries.size());
+    std::iota(handles.begin(), handles.end(), engine.enqueue_group(std::move(entries)));
+    return handles;
   }
   void wait(int64_t handle) {
     while (!engine.wait(handle, std::chrono::milliseconds(100))) {

@@ -82,7 +82,7 @@ TEST(device_allreduce_of_every_type_and_op_packed_or_not) {
         rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
         entries.push_back(rank.allreduce(std::to_string(entries.size()), each.tensor, each.op));
       }
-      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      rank.finish_all(rank.enqueue_group(std::move(entries)));
       for (const Case& each : cases) check_reduced(each.tensor, each.op, rank.size());
       CHECK_EQUAL(rank.engine.counters().fused_tensors,
                   fuse ? static_cast<int64_t>(cases.size()) : 0);
@@ -104,7 +104,7 @@ TEST(device_tensors_around_the_limit_are_packed_below_it_only) {
       });
       entries.push_back(rank.allreduce(std::to_string(t), tensors[t]));
     }
-    rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+    rank.finish_all(rank.enqueue_group(std::move(entries)));
     for (size_t t = 0; t < tensors.size(); ++t) {
       for (int64_t i = 0; i < tensors[t].count(); i += i < 16 ? 1 : 101) {
         check_value(
@@ -130,7 +130,7 @@ TEST(device_fusion_is_one_call_with_a_span_for_each_large_tensor) {
       rank.fill(tensor, [](int64_t i) { return static_cast<double>(i); });
       entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
     }
-    rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+    rank.finish_all(rank.enqueue_group(std::move(entries)));
     for (const Tensor& tensor : tensors)
       check_value(tensor, tensor.count() - 1, 2.0 * static_cast<double>(tensor.count() - 1));
     check_goes_on(rank.engine);  // both ranks are here
@@ -151,7 +151,7 @@ TEST(device_output_may_be_other_memory_and_the_input_stays) {
         entries.back().request.prescale = t == 0 ? 1.0 : 3.0;
         entries.back().request.postscale = t == 2 ? 0.5 : 1.0;
       }
-      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      rank.finish_all(rank.enqueue_group(std::move(entries)));
       const double factors[] = {1, 3, 1.5};
       for (size_t t = 0; t < inputs.size(); ++t) {
         check_value(inputs[t], 49, 49);
@@ -177,7 +177,7 @@ TEST(device_scaling_before_and_after_packed_or_not) {
           entries.back().request.postscale = 0.25;
         }
       }
-      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      rank.finish_all(rank.enqueue_group(std::move(entries)));
       for (const Tensor& tensor : tensors) {
         for (int64_t i = 0; i < 33; ++i) {
           const double exact = 0.25 * reduced(tensor.type(), ReduceOp::sum, rank.size(), i, 2.0);
@@ -232,7 +232,7 @@ TEST(device_tensors_travel_compressed_and_come_back_as_they_were) {
         }
       }
       const int64_t before = rank.engine.counters().payload_bytes;
-      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      rank.finish_all(rank.enqueue_group(std::move(entries)));
       int64_t elements = 0;
       for (const Tensor& tensor : tensors) {
         elements += tensor.count();
@@ -260,7 +260,7 @@ TEST(device_allgather_of_uneven_rows_alone_and_fused) {
         entries.push_back(
             rank.entry(std::to_string(t), Operation::allgather, tensors.back(), tensors.back()));
       }
-      const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+      const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
       for (int64_t t = 0; t < 4; ++t) {
         const Tensor result =
             rank.take(handles[static_cast<size_t>(t)], tensors[static_cast<size_t>(t)].type());
@@ -316,7 +316,7 @@ TEST(device_reducescatter_of_rows_that_do_not_divide_alone_and_fused) {
         entries.back().request.reduce_op = each.op;
         entries.back().request.prescale = each.prescale;
       }
-      const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+      const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
       for (size_t c = 0; c < cases.size(); ++c) {
         const Case& each = cases[c];
         const DataType type = each.tensor.type();
@@ -391,7 +391,7 @@ TEST(device_buffer_that_grows_keeps_what_is_under_way) {
         entries.push_back(
             rank.allreduce(std::to_string(round) + "." + std::to_string(t), tensors.back()));
       }
-      for (int64_t each : rank.engine.enqueue_group(std::move(entries))) handles.push_back(each);
+      for (int64_t each : rank.enqueue_group(std::move(entries))) handles.push_back(each);
     }
     rank.finish_all(handles);
     for (size_t t = 0; t < tensors.size(); ++t) {
@@ -444,7 +444,7 @@ TEST(device_allreduce_in_two_levels_of_lengths_that_do_not_divide) {
           rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
           entries.push_back(rank.allreduce(std::to_string(entries.size()), each.tensor, each.op));
         }
-        rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+        rank.finish_all(rank.enqueue_group(std::move(entries)));
         for (const Case& each : cases) check_reduced(each.tensor, each.op, 4);
         check_goes_on(rank.engine);
         CHECK_EQUAL(rank.network.splits, 2 * 4);
@@ -478,7 +478,7 @@ TEST(device_operations_in_process_sets) {
         entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
         entries.back().request.process_set = id;
       }
-      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      rank.finish_all(rank.enqueue_group(std::move(entries)));
       for (const Tensor& tensor : tensors) {
         for (int64_t i = 0; i < 11; ++i) check_value(tensor, i, row_value(1, i) + row_value(3, i));
       }

@@ -55,7 +55,7 @@ TEST(device_inputs_of_several_streams_are_waited_for) {
     entries.push_back(rank.allreduce("early", early));
     entries.push_back(rank.allreduce("late", late));
     entries.back().ready = rank.engine.input_ready(second.handle());
-    const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+    const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
     rank.wait(handles[1]);
     CHECK(!rank.engine.poll(handles[0]));  // they travel together
     gate->happen();
@@ -76,7 +76,7 @@ TEST(device_an_operation_waits_for_the_newest_event_of_a_stream_only) {
       entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
     }
     std::swap(entries[1], entries[4]);  // not in the order of their events
-    const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+    const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
     for (int64_t handle : handles) rank.wait(handle);
     CHECK_EQUAL(rank.device.waits, 1);
     rank.finish_all(handles);
@@ -92,7 +92,7 @@ TEST(device_a_stream_is_ordered_behind_an_event_once) {
       fill_with(rank, tensor, 1);
       entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
     }
-    const std::vector<int64_t> handles = rank.engine.enqueue_group(std::move(entries));
+    const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
     for (int64_t handle : handles) rank.wait(handle);
     Tensor later(DataType::float32, {10});
     fill_with(rank, later, 1);
@@ -153,7 +153,7 @@ TEST(device_zeros_of_a_rank_that_has_joined) {
           entries.back().request.prescale = 0.5;
         }
         entries[0].request.wire_type = DataType::float16;
-        rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+        rank.finish_all(rank.enqueue_group(std::move(entries)));
         return tensors;
       };
       std::vector<Tensor> tensors;

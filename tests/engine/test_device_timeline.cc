@@ -75,7 +75,7 @@ TEST(device_timeline_has_the_parts_of_an_operation_on_tracks_of_their_own) {
         rank.fill(tensor, [](int64_t) { return 1; });
         entries.push_back(rank.allreduce("t" + std::to_string(entries.size()), tensor));
       }
-      rank.finish_all(rank.engine.enqueue_group(std::move(entries)));
+      rank.finish_all(rank.enqueue_group(std::move(entries)));
       rank.engine.end_step(true);
     }
   });
