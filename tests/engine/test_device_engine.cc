@@ -198,6 +198,7 @@ TEST(device_adasum_is_refused) {
     Tensor tensor(DataType::float32, {10});
     CHECK_THROWS(InvalidRequest, "expected a tensor of the CPU for Adasum, got one of a GPU",
                  rank.engine.enqueue(rank.allreduce("x", tensor, ReduceOp::adasum)));
+    check_goes_on(rank.engine);
   });
 }
 
