@@ -273,6 +273,7 @@ TEST(a_group_is_taken_whole_or_not_at_all) {
     CHECK_EQUAL(first, next);
     wait(engine, first);
     wait(engine, first + 1);
+    CHECK_EQUAL(a[2] + b[2], 4);
   });
 }
 
