@@ -74,8 +74,8 @@ class Device {
   virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
 };
 
-// Collectives in the engine's stream over the GPUs of some ranks. Types that the library lacks
-// (int16, bool) do not come here: see wire_type. Bytes travel as uint8.
+// Collectives in the engine's stream over the GPUs of some ranks. What the library lacks does not
+// come here: int16, averages of integers, bool with anything but min and max. Bytes travel as uint8.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;

@@ -76,4 +76,11 @@ def _mpi(build: EngineBuild) -> Entry:
 def _nccl(build: EngineBuild) -> Entry:
     if build.error:
         return "NCCL", False, "the engine cannot be imported (see MPI)"
-    return "NCCL", False, "GPU collectives are not in this version: move tensors to the CPU"
+    if not build.cuda:
+        return "NCCL", False, "no NVIDIA driver (libcuda.so.1) here: CPU tensors only"
+    if not build.nccl:
+        return "NCCL", False, "no libnccl.so.2 found: install a PyTorch with CUDA, which brings it"
+    nccl = f"{build.nccl // 10000}.{build.nccl // 100 % 100}.{build.nccl % 100}"
+    cuda = f"{build.cuda // 1000}.{build.cuda // 10 % 100}"
+    place = build.nccl_library or "libnccl.so.2 of the system"
+    return "NCCL", True, f"version {nccl}, {place}, driver for CUDA {cuda}"

@@ -17,8 +17,9 @@ from pathlib import Path
 
 _CHILD = """
 import json
-from horovod import _engine
-print(json.dumps([_engine.mpi_library(), _engine.mpi_library_version()]))
+from horovod import _engine, cuda_libraries as gpu
+mpi = _engine.mpi_library(), _engine.mpi_library_version()
+print(json.dumps([*mpi, gpu.cuda_version(), gpu.nccl_version(), gpu.find_libraries().nccl]))
 """
 
 
@@ -32,11 +33,17 @@ class EngineBuild:
     Attributes:
         library: Path of the libmpi that it resolved; "" without one.
         version: What that library says about itself.
+        cuda: Newest CUDA that the driver knows, e.g. 13000; 0 without a driver.
+        nccl: NCCL's version, e.g. 22809; 0 without it.
+        nccl_library: Its path; "" where the loader finds it.
         error: Why the engine cannot be imported; "" when it can.
     """
 
     library: str = ""
     version: str = ""
+    cuda: int = 0
+    nccl: int = 0
+    nccl_library: str = ""
     error: str = ""
 
 
@@ -56,9 +63,14 @@ def engine_build() -> EngineBuild:
     if child.returncode:
         lines = child.stderr.strip().splitlines()
         return EngineBuild(error=lines[-1] if lines else f"exit code {child.returncode}")
-    library, version = json.loads(child.stdout.strip().splitlines()[-1])
-    library = os.path.normpath(library) if library else ""
-    return EngineBuild(library=library, version=" ".join(version.split()).rstrip("\0"))
+    library, version, cuda, nccl, path = json.loads(child.stdout.strip().splitlines()[-1])
+    return EngineBuild(
+        library=os.path.normpath(library) if library else "",
+        version=" ".join(version.split()).rstrip("\0"),
+        cuda=cuda,
+        nccl=nccl,
+        nccl_library=path,
+    )
 
 
 def find_mpirun(library: str, path: str | None = None) -> Path | None:

@@ -46,3 +46,24 @@ def test_every_missing_part_has_its_reason() -> None:
     details = lines[lines.index("Details:") + 1 :]
     explained = {name for line in details for name in line.strip().split(": ")[0].split(", ")}
     assert missing - explained == set()
+
+
+@pytest.mark.parametrize(
+    ("build", "mark", "note"),
+    [
+        (EngineBuild(), " ", "no NVIDIA driver (libcuda.so.1) here"),
+        (EngineBuild(cuda=13000), " ", "install a PyTorch with CUDA"),
+        (
+            EngineBuild(cuda=12040, nccl=22809, nccl_library="/nccl/libnccl.so.2"),
+            "X",
+            "version 2.28.9, /nccl/libnccl.so.2, driver for CUDA 12.4",
+        ),
+    ],
+)
+def test_what_gpus_need(
+    build: EngineBuild, mark: str, note: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_build, "engine_build", lambda: build)
+    text = check_build.report()
+    assert f"    [{mark}] NCCL" in text
+    assert note in text
