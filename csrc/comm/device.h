@@ -75,7 +75,8 @@ class Device {
 };
 
 // Collectives in the engine's stream over the GPUs of some ranks. What the library lacks does not
-// come here: int16, averages of integers, bool with anything but min and max. Bytes travel as uint8.
+// come here: int16, averages of integers, bool with anything but min and max. Bytes travel as
+// uint8.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
