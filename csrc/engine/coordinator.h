@@ -2,10 +2,9 @@
 // ranks mean the same, and decides the one global order of operations over all process sets. Pure
 // logic: no sockets, no threads, no clock of its own.
 //
-//   pending   announced by some ranks: by whole requests, or by hits of one cache slot. A tensor
-//   that
-//             is announced in both ways is pending by requests
-//   ready     announced by all ranks of the process set that have not joined, not yet sent
+// A tensor is *pending* when some ranks have announced it, by whole requests or by hits of one
+// cache slot (in both ways: by requests); *ready* when all ranks of its process set have that have
+// not joined, and it is not sent yet.
 //
 // Every rank gets every response and passes over those of sets that it is not in: so sets can never
 // wait for each other, and the caches of all ranks stay alike.

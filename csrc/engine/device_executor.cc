@@ -10,8 +10,9 @@ namespace autotune {
 
 namespace {
 
-// Above this a call of its own within the group costs less than a copy in and out (measured:
-// experiments/gpu).
+// Above this a call of its own within the group costs less than a copy in and out (measured by
+// torch.distributed on 2 H200, ResNet-50's gradients: 0.45 ms a step from 2 MiB on, 0.53 from
+// 1 MiB, 0.51 from 4, 0.55 with all of them packed, 0.38 for a flat tensor).
 constexpr int64_t in_place_bytes = 2 << 20;
 // Tensors begin at whole words of this many bytes in the buffer, so that they are copied in those.
 constexpr int64_t alignment = 16;
@@ -256,18 +257,14 @@ void DeviceExecutor::reducescatter(const Response& response, const Entries& entr
 
 void DeviceExecutor::alltoall(const Response& response, TensorEntry& entry,
                               DeviceCommunicator& communicator) {
-  const auto size = static_cast<size_t>(communicator.size());
-  const auto rank = static_cast<size_t>(communicator.rank());
   const std::vector<int64_t>& rows = response.items[0].rows;
-  const int64_t row_bytes = row_bytes_of(entry.request);
-  std::vector<int64_t> bytes;
-  bytes.reserve(rows.size());
-  for (int64_t count : rows) bytes.push_back(count * row_bytes);
-  std::vector<int64_t>& received = entry.handle->received_splits;
-  for (size_t peer = 0; peer < size; ++peer) received.push_back(rows[peer * size + rank]);
+  const std::vector<int64_t> received =
+      rows_received(rows, communicator.rank(), communicator.size());
   make_result(entry, std::accumulate(received.begin(), received.end(), int64_t{0}));
+  entry.handle->received_splits = received;
   Stopwatch watch(counters_.transfer_ns);
-  communicator.alltoall(entry.input, entry.handle->device_result, bytes);
+  communicator.alltoall(entry.input, entry.handle->device_result,
+                        bytes_of_rows(rows, row_bytes_of(entry.request)));
   timeline_.mark("NCCL_ALLTOALL");
 }
 

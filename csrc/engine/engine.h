@@ -154,14 +154,17 @@ class Engine {
   int64_t queue(TensorEntry* entries, size_t count);
   bool wait_by_running_cycles(const std::shared_ptr<Handle>& handle, Clock::time_point deadline);
   std::shared_ptr<Handle> find_handle(int64_t handle);
-  void order_locked(const Handle& handle, DeviceStream stream);
   void release_locked(int64_t number);
-  void free_result(Handle& handle);
   void start_timeline_at_init();
-  void finish_device_timeline();
   void end_step_now(Clock::time_point now);
-  void take_device_steps();
   Clock::time_point announce_time() const;
+
+  // engine_device.cc: the GPU
+  void order_locked(const Handle& handle, DeviceStream stream);
+  void free_result(Handle& handle);
+  void take_device_steps();
+  void finish_device_timeline();
+  void check_device();
 
   // engine_cycle.cc: negotiating and performing
   void cycle();
@@ -190,7 +193,6 @@ class Engine {
   void progress();
   void check_connections();
   void fail_everything(const std::string& reason, bool fatal);
-  void check_device();
 
   const EngineOptions options_;
   const int rank_;

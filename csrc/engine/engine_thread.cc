@@ -129,15 +129,6 @@ void Engine::check_connections() {
                     "); look for its error message above this one");
 }
 
-// What NCCL hears of other ranks by itself.
-void Engine::check_device() {
-  if (device_ == nullptr || stopped_) return;
-  const auto now = Clock::now();
-  if (now - device_checked_ < device_check_interval) return;
-  device_checked_ = now;
-  device_is_busy_ = executor_.device_busy();
-}
-
 void Engine::fail_everything(const std::string& reason, bool fatal) {
   if (fatal) {
     failed_ = true;

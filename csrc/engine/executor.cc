@@ -315,19 +315,15 @@ void Executor::reducescatter(const Response& response, const Entries& entries,
 }
 
 void Executor::alltoall(const Response& response, TensorEntry& entry, Communicator& communicator) {
-  const auto size = static_cast<size_t>(communicator.size());
-  const auto rank = static_cast<size_t>(communicator.rank());
   const std::vector<int64_t>& rows = response.items[0].rows;
-  const int64_t row_bytes = row_bytes_of(entry.request);
-  std::vector<int64_t> bytes;
-  bytes.reserve(rows.size());
-  for (int64_t count : rows) bytes.push_back(count * row_bytes);
-  std::vector<int64_t>& received = entry.handle->received_splits;
-  for (size_t peer = 0; peer < size; ++peer) received.push_back(rows[peer * size + rank]);
+  const std::vector<int64_t> received =
+      rows_received(rows, communicator.rank(), communicator.size());
   make_result(entry, std::accumulate(received.begin(), received.end(), int64_t{0}));
+  entry.handle->received_splits = received;
   Stopwatch watch(counters_.transfer_ns);
   Activity activity(timeline_, activity_name(communicator.backend(), Operation::alltoall));
-  communicator.alltoall(entry.input, entry.handle->result.get(), bytes);
+  communicator.alltoall(entry.input, entry.handle->result.get(),
+                        bytes_of_rows(rows, row_bytes_of(entry.request)));
 }
 
 void Executor::broadcast(const Response& response, TensorEntry& entry, const Set& set) {

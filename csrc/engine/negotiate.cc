@@ -112,8 +112,7 @@ std::string check(const std::vector<Announced>& announced, const std::vector<int
   return "";
 }
 
-}  // namespace
-
+// What a request asks for, without its tensor.
 Response response_to(const Request& request) {
   Response response;
   response.operation = request.operation;
@@ -127,6 +126,8 @@ Response response_to(const Request& request) {
   response.process_set = request.process_set;
   return response;
 }
+
+}  // namespace
 
 Response negotiate(const std::vector<Announced>& announced, const std::vector<int>& joined,
                    int size) {

@@ -13,9 +13,6 @@ struct Announced {
   const Request* request;
 };
 
-// What a request asks for, without its tensor.
-Response response_to(const Request& request);
-
 // The decision about one tensor: a response of one item, or an error response whose text names the
 // tensor, the ranks and both values. `announced`: by rank, at least one; `joined`: members of the
 // set that take part without having announced; `size`: ranks of the job.

@@ -25,4 +25,20 @@ inline int64_t rows_of(int64_t rows, int rank, int size) {
   return rows / size + (rank < rows % size ? 1 : 0);
 }
 
+// Of an alltoall, `rows[r * size + d]` go from rank r to rank d. What rank `rank` gets from each.
+inline std::vector<int64_t> rows_received(const std::vector<int64_t>& rows, int rank, int size) {
+  std::vector<int64_t> received;
+  for (int peer = 0; peer < size; ++peer) {
+    received.push_back(rows[static_cast<size_t>(peer * size + rank)]);
+  }
+  return received;
+}
+
+inline std::vector<int64_t> bytes_of_rows(const std::vector<int64_t>& rows, int64_t row_bytes) {
+  std::vector<int64_t> bytes;
+  bytes.reserve(rows.size());
+  for (int64_t count : rows) bytes.push_back(count * row_bytes);
+  return bytes;
+}
+
 }  // namespace autotune

@@ -1,89 +1,19 @@
-// What operations on a GPU compute: types, packing, scaling, shapes. See host_device.h.
+// What reductions on a GPU compute: types, packing, scaling, levels, sets. See host_device.h.
 #include <algorithm>
 #include <numeric>
 
 #include "check.h"
 #include "device_fixture.h"
+#include "device_values.h"
 #include "engine/rows.h"
 
 using namespace autotune;
 
-namespace {
-
-constexpr DataType all_types[] = {
-    DataType::uint8,   DataType::int8,     DataType::int16,   DataType::int32,   DataType::int64,
-    DataType::float16, DataType::bfloat16, DataType::float32, DataType::float64, DataType::boolean};
-constexpr ReduceOp all_ops[] = {ReduceOp::average, ReduceOp::sum, ReduceOp::min, ReduceOp::max,
-                                ReduceOp::product};
-
-EngineOptions fusing(bool fuse) {
-  EngineOptions options;
-  options.params.fusion_threshold_bytes = fuse ? 256 << 20 : 0;
-  return options;
-}
-
-// Element `i` of rank `rank`: small, of both signs where there are some, rarely 0.
-double element(DataType type, int rank, int64_t i) {
-  const auto any = static_cast<double>((rank * 7 + i * 5) % 11);
-  if (type == DataType::boolean) return (rank + i) % 3 == 0 ? 0 : 1;
-  return type == DataType::uint8 ? any : any - 5;
-}
-
-double reduced(DataType type, ReduceOp op, int size, int64_t i, double prescale = 1) {
-  double result = prescale * element(type, 0, i);
-  for (int rank = 1; rank < size; ++rank) {
-    const double other = prescale * element(type, rank, i);
-    if (op == ReduceOp::min) {
-      result = std::min(result, other);
-    } else if (op == ReduceOp::max) {
-      result = std::max(result, other);
-    } else if (op == ReduceOp::product) {
-      result *= other;
-    } else {
-      result += other;
-    }
-  }
-  if (type == DataType::boolean) return result != 0;
-  if (op != ReduceOp::average) return result;
-  return is_float(type) ? result / size : std::trunc(result / size);
-}
-
-bool allowed(DataType type, ReduceOp op) {
-  return type != DataType::boolean || op != ReduceOp::average;
-}
-
-double row_value(int rank, int64_t i) { return rank * 1000.0 + static_cast<double>(i % 997); }
-
-void check_reduced(const Tensor& tensor, ReduceOp op, int size) {
-  for (int64_t i = 0; i < tensor.count(); ++i) {
-    check_value(tensor, i, reduced(tensor.type(), op, size, i));
-  }
-}
-
-}  // namespace
-
 TEST(device_allreduce_of_every_type_and_op_packed_or_not) {
   for (bool fuse : {false, true}) {
     with_device_sizes(fusing(fuse), [fuse](DeviceRank& rank) {
-      struct Case {
-        Tensor tensor;
-        ReduceOp op;
-      };
-      std::deque<Case> cases;
-      std::vector<TensorEntry> entries;
-      for (DataType type : all_types) {
-        for (ReduceOp op : all_ops) {
-          if (!allowed(type, op)) continue;
-          for (int64_t count : {1, 37, 0, 5}) cases.push_back({Tensor(type, {count}), op});
-        }
-      }
-      for (Case& each : cases) {
-        const DataType type = each.tensor.type();
-        rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
-        entries.push_back(rank.allreduce(std::to_string(entries.size()), each.tensor, each.op));
-      }
-      rank.finish_all(rank.enqueue_group(std::move(entries)));
-      for (const Case& each : cases) check_reduced(each.tensor, each.op, rank.size());
+      std::deque<ReductionCase> cases = every_reduction({1, 37, 0, 5});
+      run_reductions(rank, cases);
       CHECK_EQUAL(rank.engine.counters().fused_tensors,
                   fuse ? static_cast<int64_t>(cases.size()) : 0);
     });
@@ -246,139 +176,6 @@ TEST(device_tensors_travel_compressed_and_come_back_as_they_were) {
   }
 }
 
-TEST(device_allgather_of_uneven_rows_alone_and_fused) {
-  for (bool fuse : {false, true}) {
-    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
-      // Tensor t has (r + t) % 3 rows on rank r: some have none.
-      const auto rows_on = [](int r, int64_t t) { return (r + t) % 3; };
-      std::deque<Tensor> tensors;
-      std::vector<TensorEntry> entries;
-      for (int64_t t = 0; t < 4; ++t) {
-        const DataType type = t % 2 == 0 ? DataType::float32 : DataType::int64;
-        tensors.emplace_back(type, Shape{rows_on(rank.rank(), t), 2 * t + 1});
-        rank.fill(tensors.back(), [r = rank.rank()](int64_t i) { return row_value(r, i); });
-        entries.push_back(
-            rank.entry(std::to_string(t), Operation::allgather, tensors.back(), tensors.back()));
-      }
-      const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
-      for (int64_t t = 0; t < 4; ++t) {
-        const Tensor result =
-            rank.take(handles[static_cast<size_t>(t)], tensors[static_cast<size_t>(t)].type());
-        int64_t at = 0;
-        for (int r = 0; r < rank.size(); ++r) {
-          for (int64_t i = 0; i < rows_on(r, t) * (2 * t + 1); ++i) {
-            check_value(result, at++, row_value(r, i));
-          }
-        }
-        CHECK_EQUAL(result.count(), at);
-      }
-    });
-  }
-}
-
-TEST(device_allgather_of_equal_rows) {
-  with_device_sizes(fusing(true), [](DeviceRank& rank) {
-    Tensor tensor(DataType::uint8, {3, 5});
-    rank.fill(tensor, [r = rank.rank()](int64_t i) { return r * 16.0 + static_cast<double>(i); });
-    const Tensor result =
-        rank.take(rank.engine.enqueue(rank.entry("x", Operation::allgather, tensor, tensor)),
-                  DataType::uint8);
-    CHECK(result.shape() == (Shape{3 * rank.size(), 5}));
-    for (int64_t i = 0; i < result.count(); ++i) {
-      check_value(result, i, static_cast<double>(i / 15 * 16 + i % 15));
-    }
-  });
-}
-
-TEST(device_reducescatter_of_rows_that_do_not_divide_alone_and_fused) {
-  for (bool fuse : {false, true}) {
-    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
-      struct Case {
-        Tensor tensor;
-        ReduceOp op;
-        double prescale;
-      };
-      std::deque<Case> cases;
-      std::vector<TensorEntry> entries;
-      for (DataType type : all_types) {
-        if (type == DataType::boolean || type == DataType::uint8) continue;
-        for (ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-          for (int64_t rows : {1, 2, 3, 7, 8}) {
-            cases.push_back({Tensor(type, {rows, 3}), op, op == ReduceOp::sum ? 2.0 : 1.0});
-          }
-        }
-      }
-      for (Case& each : cases) {
-        const DataType type = each.tensor.type();
-        rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
-        entries.push_back(rank.entry(std::to_string(entries.size()), Operation::reducescatter,
-                                     each.tensor, each.tensor));
-        entries.back().request.reduce_op = each.op;
-        entries.back().request.prescale = each.prescale;
-      }
-      const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
-      for (size_t c = 0; c < cases.size(); ++c) {
-        const Case& each = cases[c];
-        const DataType type = each.tensor.type();
-        const Tensor result = rank.take(handles[c], type);
-        int64_t first = 0;
-        for (int r = 0; r < rank.rank(); ++r) {
-          first += rows_of(each.tensor.shape()[0], r, rank.size());
-        }
-        CHECK_EQUAL(result.shape()[0], rows_of(each.tensor.shape()[0], rank.rank(), rank.size()));
-        for (int64_t i = 0; i < result.count(); ++i) {
-          check_value(result, i, reduced(type, each.op, rank.size(), first * 3 + i, each.prescale));
-        }
-      }
-    });
-  }
-}
-
-TEST(device_alltoall_of_uneven_splits) {
-  with_device_sizes(fusing(true), [](DeviceRank& rank) {
-    const auto split = [](int from, int to) { return (2 * from + to) % 4; };  // some are 0
-    std::vector<int64_t> splits;
-    for (int to = 0; to < rank.size(); ++to) splits.push_back(split(rank.rank(), to));
-    const int64_t rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
-    Tensor tensor(DataType::float32, {rows + 1, 3});  // a row that nobody gets
-    rank.fill(tensor, [r = rank.rank()](int64_t i) { return row_value(r, i); });
-    TensorEntry entry = rank.entry("x", Operation::alltoall, tensor, tensor);
-    entry.request.splits = splits;
-    const int64_t handle = rank.engine.enqueue(std::move(entry));
-    rank.wait(handle);
-    const std::vector<int64_t> received = rank.engine.complete_handle(handle)->received_splits;
-    const Tensor result = rank.take(handle, DataType::float32);
-    int64_t at = 0;
-    for (int from = 0; from < rank.size(); ++from) {
-      CHECK_EQUAL(received[static_cast<size_t>(from)], split(from, rank.rank()));
-      int64_t first = 0;
-      for (int to = 0; to < rank.rank(); ++to) first += 3 * split(from, to);
-      for (int64_t i = 0; i < 3 * split(from, rank.rank()); ++i) {
-        check_value(result, at++, row_value(from, first + i));
-      }
-    }
-    CHECK_EQUAL(result.count(), at);
-  });
-}
-
-TEST(device_broadcast_from_every_root_in_place_and_not) {
-  with_device_sizes(fusing(true), [](DeviceRank& rank) {
-    for (int root = 0; root < rank.size(); ++root) {
-      for (bool in_place : {true, false}) {
-        Tensor input(DataType::int32, {21}), output(DataType::int32, {21});
-        rank.fill(input, [r = rank.rank()](int64_t i) { return row_value(r, i); });
-        TensorEntry entry = rank.entry("x", Operation::broadcast, input, in_place ? input : output);
-        entry.request.root_rank = root;
-        rank.finish(rank.engine.enqueue(std::move(entry)));
-        for (int64_t i = 0; i < 21; ++i) {
-          check_value(in_place ? input : output, i, row_value(root, i));
-          if (!in_place) check_value(input, i, row_value(rank.rank(), i));
-        }
-      }
-    }
-  });
-}
-
 TEST(device_buffer_that_grows_keeps_what_is_under_way) {
   with_devices(2, fusing(true), {}, [](DeviceRank& rank) {
     std::deque<Tensor> tensors;
@@ -426,26 +223,9 @@ TEST(device_allreduce_in_two_levels_of_lengths_that_do_not_divide) {
       EngineOptions options = fusing(fuse);
       options.params.hierarchical_allreduce = true;
       with_devices(4, options, hosts, [](DeviceRank& rank) {
-        struct Case {
-          Tensor tensor;
-          ReduceOp op;
-        };
-        std::deque<Case> cases;
-        std::vector<TensorEntry> entries;
-        for (DataType type : all_types) {
-          for (ReduceOp op : all_ops) {
-            if (!allowed(type, op)) continue;
-            for (int64_t count : {1, 2, 7, 1001}) cases.push_back({Tensor(type, {count}), op});
-          }
-        }
+        std::deque<ReductionCase> cases = every_reduction({1, 2, 7, 1001});
         cases.push_back({Tensor(DataType::float64, {262'147}), ReduceOp::sum});
-        for (Case& each : cases) {
-          const DataType type = each.tensor.type();
-          rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
-          entries.push_back(rank.allreduce(std::to_string(entries.size()), each.tensor, each.op));
-        }
-        rank.finish_all(rank.enqueue_group(std::move(entries)));
-        for (const Case& each : cases) check_reduced(each.tensor, each.op, 4);
+        run_reductions(rank, cases);
         check_goes_on(rank.engine);
         CHECK_EQUAL(rank.network.splits, 2 * 4);
         CHECK(rank.network.reduce_scatters > 0 && rank.network.allgathers > 0);

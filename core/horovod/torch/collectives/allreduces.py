@@ -14,6 +14,7 @@ import torch
 
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
+from horovod.torch.collectives.plans import check
 from horovod.torch.collectives.reduce_ops import (
     ENGINE_NAMES,
     Adasum,
@@ -73,7 +74,7 @@ def allreduce_async(
             already.
     """
     op = resolve_op(op, average)
-    request.check(tensor)
+    check(tensor)
     how = How(name, op, prescale_factor, postscale_factor, process_set)
     return _start(tensor, torch.empty_like(tensor, requires_grad=False), how)
 
@@ -224,7 +225,7 @@ def grouped_allreduce(
 
 def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
     """**Collective.** Return the reduction of ``tensor``, without autograd."""
-    request.check(tensor)
+    check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
     engine_op = ENGINE_NAMES[how.op]
     return request.run_reduction(
@@ -268,7 +269,7 @@ def _start_group(
     tensors = list(tensors)
     if outputs is None:
         for tensor in tensors:
-            request.check(tensor)
+            check(tensor)
         outputs = request.outputs_like(tensors)
     return request.start_group(
         "allreduce",

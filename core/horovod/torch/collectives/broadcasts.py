@@ -13,6 +13,7 @@ from horovod import basics
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
 from horovod.torch.collectives.allreduces import reduce
+from horovod.torch.collectives.plans import check
 from horovod.torch.collectives.reduce_ops import Average, How
 from horovod.torch.collectives.request import synchronous
 from horovod.torch.handles import synchronize
@@ -38,7 +39,7 @@ def broadcast_async(
         ValueError: Unsuitable tensor, no such root, this rank is not in the process set, or the
             name is in flight already.
     """
-    request.check(tensor)
+    check(tensor)
     return _start(
         tensor, torch.empty_like(tensor, requires_grad=False), root_rank, name, process_set
     )

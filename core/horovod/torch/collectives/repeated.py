@@ -13,7 +13,8 @@ import torch
 from horovod import _engine, basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import cuda, handles
-from horovod.torch.collectives import request
+from horovod.torch.collectives import plans, request
+from horovod.torch.collectives.plans import Plan
 from horovod.torch.collectives.reduce_ops import ENGINE_NAMES, How
 from horovod.torch.handles import Operation
 
@@ -25,54 +26,43 @@ class RepeatedAllreduce:
         how: Name, reduction, factors and process set.
     """
 
-    __slots__ = ("_device", "_dtype", "_engine", "_how", "_number", "_prepared", "_shape")
+    __slots__ = ("_engine", "_how", "_number", "_plan")
 
     def __init__(self, how: How) -> None:
         self._how = how
-        self._dtype: torch.dtype | None = None
-        self._shape: torch.Size | None = None
-        self._number: int | None = None
-        self._device = cuda.HOST
         self._engine: _engine.Engine | None = None
-        self._prepared: _engine.Prepared
+        self._number: int | None = None
+        self._plan: Plan | None = None
 
-    def prepare(self, engine: _engine.Engine, tensor: torch.Tensor) -> _engine.Prepared:
-        """**Local.** Return the engine's description of reducing ``tensor``.
+    def plan(self, engine: _engine.Engine, tensor: torch.Tensor) -> Plan:
+        """**Local.** Return what was prepared to reduce ``tensor``.
 
         Raises:
             ValueError: Unsuitable tensor, or the process set is not registered.
         """
+        number = self._how.process_set.process_set_id
+        plan = self._plan
         if (
-            tensor.dtype is not self._dtype
-            or tensor.shape != self._shape
-            or tensor.get_device() != self._device
-            or self._how.process_set.process_set_id != self._number
+            plan is None
+            or not plan.fits(tensor)
+            or number != self._number
             or engine is not self._engine
         ):
-            self._prepare(engine, tensor)
-        elif not tensor.is_contiguous():
-            request.check(tensor)
-        return self._prepared
+            plan = self._plan = self._make_plan(engine, tensor)
+            self._number, self._engine = number, engine
+        return plan
 
-    def _prepare(self, engine: _engine.Engine, tensor: torch.Tensor) -> None:
+    def _make_plan(self, engine: _engine.Engine, tensor: torch.Tensor) -> Plan:
         how = self._how
-        dtype, number = request.check(tensor), request.set_id(how.process_set)
-        device = tensor.get_device()
-        compresses = request.compresses(tensor, how.wire_type)
-        kind = request.make_kind(
-            engine,
-            device,
-            operation="allreduce",
-            dtype=dtype,
-            process_set=number,
-            reduce_op=ENGINE_NAMES[how.op],
-            prescale=how.prescale,
-            postscale=how.postscale,
-            wire_type=how.wire_type if compresses else None,
-        )
-        self._prepared = _engine.Prepared(kind, f"allreduce.{how.name}", tensor.shape)
-        self._dtype, self._shape, self._device = tensor.dtype, tensor.shape, device
-        self._number, self._engine = number, engine
+        arguments = {
+            "reduce_op": ENGINE_NAMES[how.op],
+            "prescale": how.prescale,
+            "postscale": how.postscale,
+            "wire_type": how.wire_type if request.compresses(tensor, how.wire_type) else None,
+        }
+        number = request.set_id(how.process_set)
+        kind = plans.kind(engine, "allreduce", tensor, number, True, arguments)
+        return Plan(kind, f"allreduce.{how.name}", tensor)
 
 
 def start_all(repeated: Sequence[RepeatedAllreduce], tensors: Sequence[torch.Tensor]) -> int:
@@ -87,12 +77,12 @@ def start_all(repeated: Sequence[RepeatedAllreduce], tensors: Sequence[torch.Ten
         HorovodInternalError: A rank died or the engine was shut down.
     """
     engine = basics.engine()
-    prepared = [each.prepare(engine, t) for each, t in zip(repeated, tensors, strict=True)]
+    made = [each.plan(engine, t) for each, t in zip(repeated, tensors, strict=True)]
     places = [tensor.data_ptr() for tensor in tensors]
     device = tensors[0].get_device()
     stream = 0 if device < 0 else cuda.current_stream(device)
     try:
-        first = engine.start_all(prepared, places, places, stream)
+        first = engine.start_all([plan.prepared for plan in made], places, places, stream)
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None
     except _engine.EngineError as error:

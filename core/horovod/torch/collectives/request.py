@@ -1,4 +1,4 @@
-"""From a tensor to a request of the engine: checks, names, and the handle that comes back."""
+"""From a tensor to a request of the engine: names, and the handle that comes back."""
 
 from __future__ import annotations
 
@@ -13,70 +13,13 @@ from horovod import _engine, autotuning, basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch import cuda, handles
+from horovod.torch.collectives import plans
+from horovod.torch.collectives.plans import GroupPlan, Plan
 from horovod.torch.handles import Operation
 
 P = ParamSpec("P")
 
-DTYPES = {
-    getattr(torch, name): name
-    for name in (
-        *("uint8", "int8", "int16", "int32", "int64"),
-        *("float16", "bfloat16", "float32", "float64", "bool"),
-    )
-}
-"""{type: the engine's name for it}"""
-
 _unnamed: Counter[tuple[int, str]] = Counter()
-_kinds: dict[tuple[Any, ...], _engine.Kind] = {}
-_MOST_KINDS = 1000
-_plans: dict[tuple[Any, ...], _Plan] = {}
-_MOST_PLANS = 1000
-
-
-def check(tensor: torch.Tensor) -> str:
-    """**Local.** Return the engine's name of the type of ``tensor``.
-
-    Raises:
-        ValueError: The engine cannot communicate the tensor.
-    """
-    dtype = DTYPES.get(tensor.dtype)
-    if (
-        dtype is None
-        or not (tensor.is_cpu or tensor.is_cuda)
-        or tensor.layout is not torch.strided
-        or not tensor.is_contiguous()
-    ):
-        raise ValueError(_why_unsuitable(tensor))
-    return dtype
-
-
-def _why_unsuitable(tensor: torch.Tensor) -> str:
-    if tensor.dtype not in DTYPES:
-        known = ", ".join(DTYPES.values())
-        return f"tensor of type {tensor.dtype}: expected one of {known}"
-    if not (tensor.is_cpu or tensor.is_cuda):
-        return f"tensor on {tensor.device}: expected one on the CPU or a CUDA GPU; use tensor.cpu()"
-    return (
-        "Tensor is required to be contiguous (and dense), got one of shape "
-        f"{list(tensor.shape)}, layout {tensor.layout}. Use tensor.contiguous()"
-    )
-
-
-def make_kind(engine: _engine.Engine, device: int, **what: Any) -> _engine.Kind:
-    """**Local.** Return the engine's description of operations on tensors of ``device``.
-
-    Args:
-        engine: Learns of the GPU when this is the first one.
-        device: GPU, or -1 for the CPU.
-        **what: As ``_engine.Kind``.
-
-    Raises:
-        ValueError: The engine uses another GPU.
-        RuntimeError: Something is missing, see ``cuda.use``.
-    """
-    if device >= 0:
-        cuda.use(engine, device)
-    return _engine.Kind(**what, on_device=device >= 0)
 
 
 def set_id(process_set: ProcessSet) -> int:
@@ -148,14 +91,14 @@ def run_reduction(
     engine = basics.engine()
     number = process_set.process_set_id
     key = (operation, name, number, reduce_op, prescale, postscale, wire_type, tensor.dtype)
-    plan = _plans.get(key)
-    if plan is not None and plan.fits_one(tensor):
+    plan = plans.known(key)
+    if plan is not None and plan.fits(tensor):
         device = plan.device
         stream = 0 if device < 0 else cuda.current_stream(device)
         place = tensor.data_ptr()
         other = place if output is tensor else output.data_ptr()
         try:
-            handle = engine.start_prepared(plan.members[0], place, other, stream)
+            handle = engine.start_prepared(plan.prepared, place, other, stream)
         except _engine.InvalidRequest as error:
             raise ValueError(str(error)) from None
         except _engine.EngineError as error:
@@ -175,9 +118,8 @@ def run_reduction(
         stream = 0 if device < 0 else cuda.current_stream(device)
         handle = _start(engine, operation, name, tensor, output, process_set, how)
         if name is not None:
-            kind = _kind(engine, operation, check(tensor), number or 0, True, device, how)
-            prepared = _engine.Prepared(kind, f"{operation}.{name}", tensor.shape)
-            _remember(key, _Plan([tensor], [prepared], device))
+            kind = plans.kind(engine, operation, tensor, number or 0, True, how)
+            plans.remember(key, Plan(kind, f"{operation}.{name}", tensor))
     try:
         engine.finish(handle, stream)
     except _engine.EngineError as error:
@@ -213,12 +155,12 @@ def start_group(
         tensors = outputs = copies
     group = f"grouped_{operation}"
     count = len(tensors)
-    key = (operation, name, number, count, *how.values())
-    plan = _plans.get(key)
+    key = (group, name, number, count, *how.values())
+    plan = plans.known(key)
     if plan is None or not plan.fits(tensors):
-        plan = _make_plan(engine, operation, name, tensors, number, how)
+        plan = _plan_group(engine, operation, name, tensors, number, how)
         if name is not None:
-            _remember(key, plan)
+            plans.remember(key, plan)
     inputs = [tensor.data_ptr() for tensor in tensors]
     if outputs is tensors:
         places = inputs
@@ -227,7 +169,7 @@ def start_group(
     device = plan.device
     stream = 0 if device < 0 else cuda.current_stream(device)
     try:
-        first = engine.start_group(plan.members, inputs, places, stream)
+        first = engine.start_group(plan.prepared, inputs, places, stream)
     except _engine.InvalidRequest as error:
         raise _refused(error, group, name, number) from None
     except _engine.EngineError as error:
@@ -241,68 +183,27 @@ def compresses(tensor: torch.Tensor, wire_type: str | None) -> bool:
     return wire_type is not None and tensor.dtype is torch.float32 and tensor.is_cuda
 
 
-class _Plan:
-    """What does not change while a named operation or group comes back with tensors like these."""
-
-    __slots__ = ("device", "dtypes", "members", "shapes")
-
-    def __init__(
-        self, tensors: Sequence[torch.Tensor], members: list[_engine.Prepared], device: int
-    ) -> None:
-        self.dtypes = [tensor.dtype for tensor in tensors]
-        self.shapes = [tensor.shape for tensor in tensors]
-        self.members = members
-        self.device = device
-
-    def fits_one(self, tensor: torch.Tensor) -> bool:
-        """As ``fits``, for the only one, whose type is known."""
-        return (
-            tensor.shape == self.shapes[0]
-            and tensor.get_device() == self.device
-            and tensor.layout is torch.strided
-            and tensor.is_contiguous()
-        )
-
-    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether ``tensors``, as many, are like those that it was made for."""
-        device = self.device
-        return all(
-            tensor.dtype is dtype
-            and tensor.shape == shape
-            and tensor.get_device() == device
-            and tensor.layout is torch.strided
-            and tensor.is_contiguous()
-            for tensor, dtype, shape in zip(tensors, self.dtypes, self.shapes, strict=True)
-        )
-
-
-def _remember(key: tuple[Any, ...], plan: _Plan) -> None:
-    if len(_plans) >= _MOST_PLANS:
-        _plans.clear()
-    _plans[key] = plan
-
-
-def _make_plan(
+def _plan_group(
     engine: _engine.Engine,
     operation: str,
     name: str | None,
     tensors: Sequence[torch.Tensor],
     number: int,
     how: dict[str, Any],
-) -> _Plan:
+) -> GroupPlan:
     devices = {tensor.get_device() for tensor in tensors}
     if len(devices) > 1:
-        raise ValueError(f"{operation}: expected a group on one device, got {_devices(tensors)}")
-    device = max(devices, default=cuda.HOST)
+        found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
+        raise ValueError(f"{operation}: expected a group on one device, got {found}")
     named = name is not None
-    kinds = [_kind(engine, operation, check(t), number, named, device, how) for t in tensors]
+    kinds = [plans.kind(engine, operation, tensor, number, named, how) for tensor in tensors]
     group, count = f"grouped_{operation}", len(tensors)
     base = f"{group}.{name}" if named else _next_name(group, number)
     members = [
-        _engine.Prepared(kind, f"{base}_{i}of{count}", tensor.shape)
+        Plan(kind, f"{base}_{i}of{count}", tensor)
         for i, (kind, tensor) in enumerate(zip(kinds, tensors, strict=True), 1)
     ]
-    return _Plan(tensors, members, device)
+    return GroupPlan(members, max(devices, default=cuda.HOST))
 
 
 def outputs_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -370,8 +271,7 @@ def forget_names() -> None:
 def forget_engine() -> None:
     """**Local.** Forget what belongs to the engine, after ``shutdown``."""
     forget_names()
-    _kinds.clear()
-    _plans.clear()
+    plans.forget()
 
 
 def _take_from_gpu(operation: Operation, handle: int, dtype: torch.dtype) -> torch.Tensor:
@@ -403,10 +303,6 @@ def _through_host(
     return copy_and_finish
 
 
-def _devices(tensors: Sequence[torch.Tensor]) -> str:
-    return " and ".join(sorted({str(tensor.device) for tensor in tensors}))
-
-
 def _start(
     engine: _engine.Engine,
     operation: str,
@@ -417,11 +313,10 @@ def _start(
     how: dict[str, Any],
 ) -> int:
     """Hand one tensor to the engine and return the engine's handle."""
-    dtype = check(tensor)
     device = tensor.get_device()
     number = 0 if process_set is global_process_set else set_id(process_set)
     splits = how.pop("splits", ())
-    kind = _kind(engine, operation, dtype, number, name is not None, device, how)
+    kind = plans.kind(engine, operation, tensor, number, name is not None, how)
     if name is not None:
         full_name = f"{operation}.{name}"
     else:
@@ -434,33 +329,6 @@ def _start(
         raise _refused(error, operation, name, number) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
-
-
-def _kind(
-    engine: _engine.Engine,
-    operation: str,
-    dtype: str,
-    process_set: int,
-    named: bool,
-    device: int,
-    how: dict[str, Any],
-) -> _engine.Kind:
-    """Return the engine's description of such operations, made once."""
-    key = (operation, dtype, process_set, named, device, *how.values())
-    kind = _kinds.get(key)
-    if kind is None:
-        if len(_kinds) >= _MOST_KINDS:  # factors that change from call to call
-            _kinds.clear()
-        kind = _kinds[key] = make_kind(
-            engine,
-            device,
-            operation=operation,
-            dtype=dtype,
-            process_set=process_set,
-            named=named,
-            **how,
-        )
-    return kind
 
 
 def _next_name(kind: str, set_number: int) -> str:

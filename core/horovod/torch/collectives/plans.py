@@ -1,0 +1,166 @@
+"""What does not change while an operation comes back, step by step: prepared once, kept by name.
+
+A kind is what operations have in common that differ only in name, memory and shape; a plan is one
+named operation on tensors like the one that it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from horovod import _engine
+from horovod.torch import cuda
+
+DTYPES = {
+    getattr(torch, name): name
+    for name in (
+        *("uint8", "int8", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "bool"),
+    )
+}
+"""{type: the engine's name for it}"""
+
+_kinds: dict[Hashable, _engine.Kind] = {}
+_plans: dict[Hashable, Plan | GroupPlan] = {}
+_MOST = 1000  # kinds, and plans: names or factors that change from call to call
+
+
+def check(tensor: torch.Tensor) -> str:
+    """**Local.** Return the engine's name of the type of ``tensor``.
+
+    Raises:
+        ValueError: The engine cannot communicate the tensor.
+    """
+    dtype = DTYPES.get(tensor.dtype)
+    if (
+        dtype is None
+        or not (tensor.is_cpu or tensor.is_cuda)
+        or tensor.layout is not torch.strided
+        or not tensor.is_contiguous()
+    ):
+        raise ValueError(_why_unsuitable(tensor))
+    return dtype
+
+
+def kind(
+    engine: _engine.Engine,
+    operation: str,
+    tensor: torch.Tensor,
+    process_set: int,
+    named: bool,
+    how: dict[str, Any],
+) -> _engine.Kind:
+    """**Local.** Return the engine's description of operations like this one on ``tensor``.
+
+    Args:
+        engine: Learns of the GPU when this is the first tensor of one.
+        operation: As in the engine.
+        tensor: Its type and place matter.
+        process_set: The engine's number.
+        named: Whether the script has named the operation.
+        how: Further arguments of ``_engine.Kind``.
+
+    Raises:
+        ValueError: Unsuitable tensor, or the engine uses another GPU.
+        RuntimeError: Something is missing, see ``cuda.use``.
+    """
+    dtype, device = check(tensor), tensor.get_device()
+    key = (operation, dtype, process_set, named, device, *how.values())
+    known = _kinds.get(key)
+    if known is not None:
+        return known
+    if device >= 0:
+        cuda.use(engine, device)
+    made = _engine.Kind(
+        operation=operation,
+        dtype=dtype,
+        process_set=process_set,
+        named=named,
+        on_device=device >= 0,
+        **how,
+    )
+    _keep(_kinds, key, made)
+    return made
+
+
+class Plan:
+    """One operation, prepared for tensors like ``tensor``.
+
+    Attributes:
+        prepared: The engine's description.
+        device: GPU of the tensors; -1: CPU.
+    """
+
+    __slots__ = ("_dtype", "_shape", "device", "prepared")
+
+    def __init__(self, kind: _engine.Kind, full_name: str, tensor: torch.Tensor) -> None:
+        self.prepared = _engine.Prepared(kind, full_name, tensor.shape)
+        self.device = tensor.get_device()
+        self._dtype, self._shape = tensor.dtype, tensor.shape
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """**Local.** Return whether ``tensor`` is like the one that it was made for."""
+        return (
+            tensor.dtype is self._dtype
+            and tensor.shape == self._shape
+            and tensor.get_device() == self.device
+            and tensor.layout is torch.strided
+            and tensor.is_contiguous()
+        )
+
+
+class GroupPlan:
+    """Several operations that are started together, on one device.
+
+    Attributes:
+        prepared: The engine's descriptions, in order.
+        device: GPU of the tensors; -1: CPU.
+    """
+
+    __slots__ = ("_plans", "device", "prepared")
+
+    def __init__(self, plans: Sequence[Plan], device: int) -> None:
+        self._plans = plans
+        self.device = device
+        self.prepared = [plan.prepared for plan in plans]
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """**Local.** Return whether ``tensors``, as many, are like those it was made for."""
+        return all(plan.fits(t) for plan, t in zip(self._plans, tensors, strict=True))
+
+
+def known(key: Hashable) -> Any:
+    """**Local.** Return the plan that was remembered by ``key``, or None."""
+    return _plans.get(key)
+
+
+def remember(key: Hashable, plan: Plan | GroupPlan) -> None:
+    """**Local.** Keep ``plan`` until the engine ends, or too many are kept."""
+    _keep(_plans, key, plan)
+
+
+def forget() -> None:
+    """**Local.** Forget what belongs to the engine, after ``shutdown``."""
+    _kinds.clear()
+    _plans.clear()
+
+
+def _keep(kept: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    if len(kept) >= _MOST:
+        kept.clear()
+    kept[key] = value
+
+
+def _why_unsuitable(tensor: torch.Tensor) -> str:
+    if tensor.dtype not in DTYPES:
+        names = ", ".join(DTYPES.values())
+        return f"tensor of type {tensor.dtype}: expected one of {names}"
+    if not (tensor.is_cpu or tensor.is_cuda):
+        return f"tensor on {tensor.device}: expected one on the CPU or a CUDA GPU; use tensor.cpu()"
+    return (
+        "Tensor is required to be contiguous (and dense), got one of shape "
+        f"{list(tensor.shape)}, layout {tensor.layout}. Use tensor.contiguous()"
+    )
