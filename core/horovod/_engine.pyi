@@ -122,7 +122,7 @@ class Engine:
         Raises EngineError when a rank does not connect within 60 s.
         """
 
-    def use_device(self, index: int, nccl: str, nvrtc: str) -> None:
+    def use_device(self, index: int, nccl: str, nvrtc: str, host_id: str = "") -> None:
         """**Local.** From now on this rank communicates tensors of GPU ``index``, too.
 
         Args:

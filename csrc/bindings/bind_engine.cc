@@ -82,38 +82,33 @@ Kind make_kind(const std::string& operation, const std::string& dtype, const std
   return kind;
 }
 
-TensorEntry make_entry(const Kind& kind, std::string name, std::uintptr_t input,
-                       std::uintptr_t output, Shape shape) {
-  TensorEntry entry;
-  entry.request = kind.request;
-  entry.request.name = std::move(name);
-  entry.request.shape = std::move(shape);
-  set_memory(entry, input, output);
-  return entry;
-}
-
 // Keeps the interpreter's lock: the engine takes an operation in a microsecond, and no thread of
 // the engine needs that lock.
 int64_t start(Engine& engine, const Kind& kind, std::string name, std::uintptr_t input,
               std::uintptr_t output, Shape shape, DeviceStream stream,
               std::vector<int64_t> splits) {
-  TensorEntry entry = make_entry(kind, std::move(name), input, output, std::move(shape));
-  entry.request.splits = std::move(splits);
+  Request request = kind.request;
+  request.name = std::move(name);
+  request.shape = std::move(shape);
+  request.splits = std::move(splits);
+  TensorEntry entry;
+  entry.request = std::move(request);
+  set_memory(entry, input, output);
   if (kind.request.on_device) entry.ready = engine.input_ready(stream);
   return engine.enqueue(std::move(entry));
 }
 
 // An operation that comes back in every step with other memory.
 struct Prepared {
-  Request request;  // with its complete name
+  SharedRequest request;  // with its complete name
 };
 
 Prepared prepare(const Kind& kind, std::string name, Shape shape) {
-  Prepared prepared{kind.request};
   complete_name(name, kind.request.process_set);
-  prepared.request.name = std::move(name);
-  prepared.request.shape = std::move(shape);
-  return prepared;
+  Request request = kind.request;
+  request.name = std::move(name);
+  request.shape = std::move(shape);
+  return {std::move(request)};
 }
 
 std::vector<TensorEntry> make_entries(Engine& engine,
@@ -127,7 +122,7 @@ std::vector<TensorEntry> make_entries(Engine& engine,
     TensorEntry& entry = entries[i];
     entry.request = operations[i]->request;
     set_memory(entry, inputs.at(i), outputs.at(i));
-    if (!entry.request.on_device) continue;
+    if (!entry.request->on_device) continue;
     if (!ready) ready = engine.input_ready(stream);
     entry.ready = ready;
   }
@@ -152,29 +147,25 @@ int64_t start_group(Engine& engine, const std::vector<const Prepared*>& operatio
   return engine.enqueue_group(make_entries(engine, operations, inputs, outputs, stream));
 }
 
-// Without the interpreter's lock. Throws what a signal handler raises.
-void wait_unlocked(Engine& engine, int64_t handle) {
-  while (!engine.wait(handle, signal_check_interval)) {
+// `step(timeout)` until it is true, without the interpreter's lock. Throws what a signal handler
+// raises.
+template <typename Step>
+void until_true(Step&& step) {
+  py::gil_scoped_release unlocked;
+  while (!step(signal_check_interval)) {
     py::gil_scoped_acquire locked;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
 }
 
 void wait(Engine& engine, int64_t handle) {
-  py::gil_scoped_release unlocked;
-  wait_unlocked(engine, handle);
+  until_true([&](auto timeout) { return engine.wait(handle, timeout); });
 }
 
 // `wait`, `order`, then `release` for `count` operations from number `first` on, also when they
 // have failed: the first error counts. Not when the wait is interrupted.
 void finish_all(Engine& engine, int64_t first, int64_t count, DeviceStream stream) {
-  py::gil_scoped_release unlocked;
-  for (int64_t handle = first; handle < first + count; ++handle) {
-    try {
-      wait_unlocked(engine, handle);
-    } catch (const EngineError&) {  // told by `settle`
-    }
-  }
+  until_true([&](auto timeout) { return engine.wait_all(first, count, timeout); });
   const std::string error = engine.settle(first, count, stream);
   if (!error.empty()) throw EngineError(error);
 }
@@ -259,11 +250,12 @@ void bind_engine(py::module_& module) {
       .def("finish", &finish, "handle"_a, "stream"_a = 0)
       .def(
           "use_device",
-          [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc) {
-            engine.use_device(index,
-                              [&](int which) { return make_cuda_backend(which, {nccl, nvrtc}); });
+          [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc,
+             const std::string& host_id) {
+            const DeviceOptions options{nccl, nvrtc, host_id};
+            engine.use_device(index, [&](int which) { return make_cuda_backend(which, options); });
           },
-          "index"_a, "nccl"_a, "nvrtc"_a, Unlocked())
+          "index"_a, "nccl"_a, "nvrtc"_a, "host_id"_a = "", Unlocked())
       .def_property_readonly("has_device", &Engine::has_device)
       .def_property_readonly("device_stream", &Engine::device_stream)
       .def("order", &Engine::order, "handle"_a, "stream"_a)

@@ -118,10 +118,13 @@ struct DeviceBackend {
       connect;
 };
 
-// Where the shared libraries are; empty: where the loader finds them.
-struct DeviceLibraries {
+struct DeviceOptions {
+  // Where the shared libraries are; empty: where the loader finds them.
   std::string nccl;
   std::string nvrtc;
+  // NCCL_HOSTID: by which NCCL tells hosts apart; empty: their names. Only ranks of different hosts
+  // may share a GPU.
+  std::string host_id;
 };
 
 // 0 where there is none. `path`: of NCCL, or empty.
@@ -129,6 +132,6 @@ int nccl_version(const std::string& path);
 int cuda_version();
 
 // Throws EngineError with what is missing and what to do.
-DeviceBackend make_cuda_backend(int index, const DeviceLibraries& libraries);
+DeviceBackend make_cuda_backend(int index, const DeviceOptions& options);
 
 }  // namespace autotune

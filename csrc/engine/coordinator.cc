@@ -25,7 +25,7 @@ int64_t fused_bytes(const Request& request, const std::vector<int64_t>& rows) {
 
 // The request that the rank at `position` of the set made when `entry` was agreed.
 Request request_of(const CacheEntry& entry, int position) {
-  Request request = entry.request;
+  Request request = *entry.request;
   const auto place = static_cast<std::ptrdiff_t>(position);
   if (request.operation == Operation::allgather) {
     request.shape[0] = *(entry.rows.begin() + place);
@@ -101,7 +101,7 @@ void Coordinator::add_hits(int rank, size_t word, uint64_t bits, const RequestLi
 void Coordinator::add_old_hit(int rank, int64_t slot, const RequestList& list, TimePoint now) {
   const CacheEntry* entry = directory_.as_of(slot, list.processed);
   if (entry == nullptr) throw EngineError("negotiation: hit of an unknown cache slot");
-  const ProcessSet* set = sets_.find(entry->request.process_set);
+  const ProcessSet* set = sets_.find(entry->request->process_set);
   if (set == nullptr) return;  // removed meanwhile; the rank learns that and fails it by itself
   add_request(rank, request_of(*entry, set->position(rank)), list.step, now);
 }
@@ -121,7 +121,7 @@ void Coordinator::add_current_hits(int rank, size_t word, uint64_t bits, int64_t
 // Of sets that some ranks are not in, or that do not exist any more.
 void Coordinator::prepare_slots_of_sets(size_t word, uint64_t& bits) {
   for_each_slot(word, bits & directory_.slots_of_sets(word), [&](int64_t slot) {
-    const ProcessSet* set = sets_.find(directory_.current(slot).request.process_set);
+    const ProcessSet* set = sets_.find(directory_.current(slot).request->process_set);
     if (set == nullptr) {
       bits &= ~bit_of(slot);  // as in add_old_hit
       return;
@@ -158,9 +158,9 @@ void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint
 void Coordinator::hits_to_requests(int64_t slot) {
   const CacheEntry& entry = directory_.current(slot);
   const ProcessSet& set = set_of(slot);
-  Pending& pending = pending_[entry.request.name];
+  Pending& pending = pending_[entry.request->name];
   pending.requests.resize(static_cast<size_t>(size_));
-  pending.process_set = entry.request.process_set;
+  pending.process_set = entry.request->process_set;
   pending.since = hits_.since(slot);
   pending.step = hits_.step(slot);
   for (size_t position = 0; position < set.ranks.size(); ++position) {
@@ -252,7 +252,7 @@ void Coordinator::complete_hits(size_t word, uint64_t bits, TimePoint now) {
 }
 
 void Coordinator::complete_hit(int64_t slot, TimePoint now) {
-  const std::string& name = directory_.current(slot).request.name;
+  const std::string& name = directory_.current(slot).request->name;
   const auto is_hit = [&](int rank) { return hits_.is_hit(slot, rank); };
   const std::vector<int>& ranks = set_of(slot).ranks;
   if (joined_count_ > 0 && !std::all_of(ranks.begin(), ranks.end(), is_hit)) {
@@ -272,7 +272,7 @@ bool Coordinator::is_checkable_set(int32_t process_set) const {
 }
 
 const ProcessSet& Coordinator::set_of(int64_t slot) const {
-  return *sets_.find(directory_.current(slot).request.process_set);
+  return *sets_.find(directory_.current(slot).request->process_set);
 }
 
 // When all ranks have agreed on a set: give it a number, or forget it.

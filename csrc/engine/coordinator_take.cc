@@ -149,7 +149,7 @@ void Coordinator::name_items_of(const std::vector<int64_t>& evicted_slots) {
     ready.uncached = std::make_unique<Uncached>();
     ready.uncached->decision = decisions_[static_cast<size_t>(ready.slot)];
     ResponseItem item;
-    item.name = entry.request.name;
+    item.name = entry.request->name;
     item.rows = entry.rows;
     ready.uncached->decision.response.items.push_back(std::move(item));
   }

@@ -116,11 +116,11 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
   const bool converts = how.type != response.dtype;
   const bool scales_after = how.postscale != 1.0 || how.divisor != 1;
   const auto packed = [&](const TensorEntry& entry) {  // alike on all ranks
-    return converts || (entries.size() > 1 && entry.request.bytes() < in_place_bytes);
+    return converts || (entries.size() > 1 && entry.request->bytes() < in_place_bytes);
   };
   int64_t packed_bytes = 0;
   for (const TensorEntry* entry : entries) {
-    if (packed(*entry)) packed_bytes += aligned(entry->request.count() * item);
+    if (packed(*entry)) packed_bytes += aligned(entry->request->count() * item);
   }
   char* const buffer = reserve(packed_bytes);
   before_.clear();
@@ -128,7 +128,7 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
   spans_.clear();
   char* next = buffer;
   for (const TensorEntry* entry : entries) {
-    const int64_t count = entry->request.count();
+    const int64_t count = entry->request->count();
     const bool is_packed = packed(*entry);
     const void* input = entry->input;
     void* output = entry->output;
@@ -189,8 +189,8 @@ void DeviceExecutor::allgather(const Response& response, const Entries& entries,
   char* next =
       offset(blocks, std::accumulate(block_bytes.begin(), block_bytes.begin() + rank, int64_t{0}));
   for (const TensorEntry* entry : entries) {
-    before_.push_back(bytes_copy(entry->input, next, entry->request.bytes()));
-    next += entry->request.bytes();
+    before_.push_back(bytes_copy(entry->input, next, entry->request->bytes()));
+    next += entry->request->bytes();
   }
   pack(before_);
   {
@@ -224,7 +224,7 @@ void DeviceExecutor::reducescatter(const Response& response, const Entries& entr
   int64_t block_bytes = 0;
   for (TensorEntry* entry : entries) {
     block_bytes += aligned(elements(entry->request, 0) * item);
-    make_result(*entry, rows_of(entry->request.shape[0], rank, size));
+    make_result(*entry, rows_of(entry->request->shape[0], rank, size));
   }
   char* const buffer = reserve(block_bytes * size);
   before_.clear();
@@ -269,7 +269,7 @@ void DeviceExecutor::alltoall(const Response& response, TensorEntry& entry,
 }
 
 void DeviceExecutor::broadcast(TensorEntry& entry, int root, DeviceCommunicator& communicator) {
-  const int64_t bytes = entry.request.bytes();
+  const int64_t bytes = entry.request->bytes();
   if (communicator.rank() == root) {
     device_.copy(entry.output, entry.input, bytes, device_.stream());
   }
@@ -307,7 +307,7 @@ void DeviceExecutor::make_result(TensorEntry& entry, int64_t rows) {
   Handle& handle = *entry.handle;
   handle.result_bytes = rows * row_bytes_of(entry.request);
   handle.device_result = device_.allocate(handle.result_bytes);
-  handle.result_shape = entry.request.shape;
+  handle.result_shape = entry.request->shape;
   handle.result_shape[0] = rows;
 }
 

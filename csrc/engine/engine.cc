@@ -4,9 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
-#include <unordered_set>
 #include <utility>
 
 #include "common/errors.h"
@@ -60,7 +57,8 @@ void Engine::start_timeline_at_init() {
 Engine::~Engine() { shutdown(std::chrono::seconds(5)); }
 
 int64_t Engine::enqueue(TensorEntry entry) {
-  complete_name(entry.request.name, entry.request.process_set);
+  Request& request = entry.request.edit();
+  complete_name(request.name, request.process_set);
   return queue(&entry, 1);
 }
 
@@ -71,26 +69,28 @@ int64_t Engine::enqueue_all(std::vector<TensorEntry> entries) {
 int64_t Engine::enqueue_group(std::vector<TensorEntry> entries) {
   if (options_.disable_group_fusion && !entries.empty()) {
     // The same on all ranks and in every step.
-    const uint64_t group = std::hash<std::string>{}(entries[0].request.name) | 1;
-    for (TensorEntry& entry : entries) entry.request.group = group;
+    const uint64_t group = entries[0].request.key().hash | 1;
+    for (TensorEntry& entry : entries) entry.request.edit().group = group;
   }
   return queue(entries.data(), entries.size());
 }
 
 int64_t Engine::add_process_set(const std::vector<int>& ranks) {
   TensorEntry entry;
-  entry.request.operation = Operation::add_process_set;
-  entry.request.name = add_set_name;
-  entry.request.shape.assign(ranks.begin(), ranks.end());
+  Request& request = entry.request.edit();
+  request.operation = Operation::add_process_set;
+  request.name = add_set_name;
+  request.shape.assign(ranks.begin(), ranks.end());
   return enqueue(std::move(entry));
 }
 
 int64_t Engine::remove_process_set(int32_t id) {
   TensorEntry entry;
-  entry.request.operation = Operation::remove_process_set;
-  entry.request.name = remove_set_name;
-  entry.request.root_rank = id;
-  entry.request.shape = {id};
+  Request& request = entry.request.edit();
+  request.operation = Operation::remove_process_set;
+  request.name = remove_set_name;
+  request.root_rank = id;
+  request.shape = {id};
   return enqueue(std::move(entry));
 }
 
@@ -99,100 +99,120 @@ std::map<int32_t, ProcessSet> Engine::process_sets() {
   return sets_.all();
 }
 
-// mutex_ held.
-void Engine::check_name(const Request& request) const {
-  if (in_flight_.count(request.name) == 0) return;
-  throw InvalidRequest(describe(request) +
-                       ": expected a name that is not in flight, got one that is (rank " +
-                       std::to_string(rank_) + " of " + std::to_string(size_) +
-                       "); wait for the first one or use another name");
-}
-
-// Moves the entries away when all of them are taken; numbers them one after the other and returns
-// the first number.
+// Numbers the operations one after the other and returns the first number.
 int64_t Engine::queue(TensorEntry* entries, size_t count) {
   const auto now = Clock::now();
-  std::unordered_set<std::string_view> names;
-  for (size_t i = 0; count > 1 && i < count; ++i) {
-    if (names.insert(entries[i].request.name).second) continue;
-    throw InvalidRequest(describe(entries[i].request) +
-                         ": expected different names in a group, got one twice");
-  }
   std::lock_guard lock(mutex_);
   if (!closed_reason_.empty()) throw EngineError(closed_reason_);
-  for (size_t i = 0; i < count; ++i) {
-    Request& request = entries[i].request;
-    validate(request, sets_, rank_);
-    check_name(request);
-  }
-  const int64_t first = next_handle_;
+  for (size_t i = 0; i < count; ++i) validate(entries[i].request, sets_, rank_);
+  const int64_t first = handles_.next();
   if (count == 0) return first;
+  take_names(entries, count);
   bool begins_step = false;
-  for (size_t i = 0; i < count; ++i) begins_step |= steps_.begins_step(entries[i].request);
+  for (InFlight* each : taken_) begins_step |= steps_.begins_step(each->entry.request);
   if (begins_step) end_step_now(now);
   timeline_.step_begins();
   if (unannounced_.empty()) first_unannounced_ = now;
-  for (size_t i = 0; i < count; ++i) {
-    auto queued = std::make_unique<TensorEntry>(std::move(entries[i]));
-    steps_.add_operation(queued->request);
-    queued->step = steps_.current_step();
-    queued->handle = std::make_shared<Handle>();
-    handles_[next_handle_] = queued->handle;
-    ++next_handle_;
-    unannounced_.push_back(queued.get());
-    unannounced_bytes_ += queued->request.wire_bytes();
-    const std::string_view name = queued->request.name;
-    in_flight_.emplace(name, std::move(queued));
+  for (InFlight* each : taken_) {
+    TensorEntry& entry = each->entry;
+    steps_.add_operation(entry.request);
+    entry.step = steps_.current_step();
+    unannounced_.push_back(&entry);
+    unannounced_bytes_ += entry.request->wire_bytes();
   }
   if (announce_time() < thread_wakes_at_) control_->wake();
   return first;
 }
 
-std::shared_ptr<Handle> Engine::find_handle(int64_t handle) {
-  const auto found = handles_.find(handle);
-  if (found == handles_.end()) {
-    throw InvalidRequest("unknown handle " + std::to_string(handle));
+// Move the entries to `in_flight_`, all or none; `taken_` are they then (mutex_ held).
+void Engine::take_names(TensorEntry* entries, size_t count) {
+  const int64_t first = handles_.next();
+  taken_.clear();
+  for (size_t i = 0; i < count; ++i) {
+    const auto [place, is_new] = in_flight_.try_emplace(entries[i].request.key());
+    if (is_new) {
+      place->second = std::make_shared<InFlight>();
+      InFlight& operation = *place->second;
+      operation.entry = std::move(entries[i]);
+      operation.entry.handle = &operation.handle;
+      operation.number = first + static_cast<int64_t>(i);
+      handles_.add({place->second, &operation.handle});
+      taken_.push_back(&operation);
+      continue;
+    }
+    const bool in_group = place->second->number >= first;
+    const std::string what = describe(entries[i].request);
+    for (InFlight* each : taken_) {
+      handles_.release(each->number);
+      in_flight_.erase(in_flight_.find(each->entry.request.key()));
+    }
+    if (in_group) {
+      throw InvalidRequest(what + ": expected different names in a group, got one twice");
+    }
+    throw InvalidRequest(what + ": expected a name that is not in flight, got one that is (rank " +
+                         std::to_string(rank_) + " of " + std::to_string(size_) +
+                         "); wait for the first one or use another name");
   }
-  return found->second;
+}
+
+std::shared_ptr<Handle> Engine::find_handle(int64_t number) {
+  std::shared_ptr<Handle> found = handles_.find(number);
+  if (!found) throw InvalidRequest("unknown handle " + std::to_string(number));
+  return found;
 }
 
 bool Engine::poll(int64_t number) {
   EventPtr finished;
   {
     std::lock_guard lock(mutex_);
-    const auto found = handles_.find(number);
-    if (found == handles_.end()) return true;  // released
-    if (!found->second->done) return false;
-    if (!failed_) finished = found->second->finished;
+    const std::shared_ptr<Handle> handle = handles_.find(number);
+    if (!handle) return true;  // released
+    if (!handle->done) return false;
+    if (!failed_) finished = handle->finished;
   }
   return !finished || device_.load()->is_complete(*finished);
 }
 
 bool Engine::wait(int64_t number, std::chrono::nanoseconds timeout) {
-  const auto start = Clock::now();
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Handle> handle = find_handle(number);
-  if (!handle->done) {
-    handle->waited = true;
-    ++waiting_threads_;
-    lock.unlock();
-    const bool ran_cycles = wait_by_running_cycles(handle, start + timeout);
-    lock.lock();
-    if (!ran_cycles) {
-      // Another thread runs cycles: it announces what is waited for and tells when it is done.
-      if (!unannounced_.empty()) control_->wake();
-      done_changed_.wait_until(lock, start + timeout, [&] { return handle->done; });
-    }
-    --waiting_threads_;
-    const auto now = Clock::now();
-    steps_.add_exposed(now - start);
-    counters_.wait_ns += (now - start).count();
-  }
-  if (!handle->done) return false;  // the engine is at work on the rest of the handle
+  if (!wait_for(handle, Clock::now() + timeout, lock)) return false;
   if (!handle->error.empty()) throw EngineError(handle->error);
   // What a GPU was given before the engine failed may never have been done.
   if (handle->finished && failed_) throw EngineError(closed_reason_);
   return true;
+}
+
+bool Engine::wait_all(int64_t first, int64_t count, std::chrono::nanoseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::unique_lock lock(mutex_);
+  for (int64_t number = first; number < first + count; ++number) {
+    const std::shared_ptr<Handle> handle = find_handle(number);
+    if (!wait_for(handle, deadline, lock)) return false;
+  }
+  return true;
+}
+
+// False when it takes until after `deadline`. `lock` is that of mutex_, held before and after.
+bool Engine::wait_for(const std::shared_ptr<Handle>& handle, Clock::time_point deadline,
+                      std::unique_lock<std::mutex>& lock) {
+  if (handle->done) return true;
+  const auto start = Clock::now();
+  handle->waited = true;
+  ++waiting_threads_;
+  lock.unlock();
+  const bool ran_cycles = wait_by_running_cycles(handle, deadline);
+  lock.lock();
+  if (!ran_cycles) {
+    // Another thread runs cycles: it announces what is waited for and tells when it is done.
+    if (!unannounced_.empty()) control_->wake();
+    done_changed_.wait_until(lock, deadline, [&] { return handle->done; });
+  }
+  --waiting_threads_;
+  const auto now = Clock::now();
+  steps_.add_exposed(now - start);
+  counters_.wait_ns += (now - start).count();
+  return handle->done;  // if not, the engine is at work on the rest of the handle
 }
 
 // False when another thread is running cycles.
@@ -241,25 +261,27 @@ void Engine::release(int64_t number) {
 
 std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
   std::string error;
+  EventPtr newest;  // comes after all the others
   std::lock_guard lock(mutex_);
   for (int64_t number = first; number < first + count; ++number) {
-    const auto found = handles_.find(number);
-    if (found == handles_.end()) continue;
-    const Handle& handle = *found->second;
-    if (error.empty()) error = handle.finished && failed_ ? closed_reason_ : handle.error;
-    order_locked(handle, stream);
-    release_locked(number);
+    const std::shared_ptr<Handle> handle = handles_.find(number);
+    if (!handle) continue;
+    const EventPtr& finished = handle->finished;
+    if (error.empty()) error = finished && failed_ ? closed_reason_ : handle->error;
+    if (finished && (!newest || newest->number < finished->number)) newest = finished;
   }
+  order_locked(newest, stream);
+  for (int64_t number = first; number < first + count; ++number) release_locked(number);
   return error;
 }
 
 // mutex_ held.
 void Engine::release_locked(int64_t number) {
-  const auto found = handles_.find(number);
-  if (found == handles_.end()) return;
-  found->second->released = true;
-  if (found->second->done) free_result(*found->second);
-  handles_.erase(found);
+  const std::shared_ptr<Handle> handle = handles_.find(number);
+  if (!handle) return;
+  handle->released = true;
+  if (handle->done) free_result(*handle);
+  handles_.release(number);
 }
 
 bool Engine::end_step(bool is_explicit) {

@@ -25,7 +25,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -76,7 +75,7 @@ class Engine {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Hand over an operation; `entry.handle` is set here. Returns its number.
+  // Hand over an operation; `entry.handle` is set here. Returns the number of its handle.
   // Throws InvalidRequest or EngineError.
   int64_t enqueue(TensorEntry entry);
   // All of them or none, announced together. Their names are complete already (see complete_name);
@@ -91,6 +90,8 @@ class Engine {
   bool poll(int64_t handle);
   // True when complete; false after `timeout`. Throws EngineError when the operation failed.
   bool wait(int64_t handle, std::chrono::nanoseconds timeout);
+  // The same for `count` operations from number `first` on; `settle` tells which have failed.
+  bool wait_all(int64_t first, int64_t count, std::chrono::nanoseconds timeout);
   // GPU: what `stream` does from now on comes after the operation, which is done. Nothing happens
   // for an operation on the CPU.
   void order(int64_t handle, DeviceStream stream);
@@ -150,17 +151,19 @@ class Engine {
   static constexpr std::chrono::seconds timeline_patience{2};
 
   // engine.cc: the training thread's side
-  void check_name(const Request& request) const;
   int64_t queue(TensorEntry* entries, size_t count);
+  void take_names(TensorEntry* entries, size_t count);
+  bool wait_for(const std::shared_ptr<Handle>& handle, Clock::time_point deadline,
+                std::unique_lock<std::mutex>& lock);
   bool wait_by_running_cycles(const std::shared_ptr<Handle>& handle, Clock::time_point deadline);
-  std::shared_ptr<Handle> find_handle(int64_t handle);
+  std::shared_ptr<Handle> find_handle(int64_t number);
   void release_locked(int64_t number);
   void start_timeline_at_init();
   void end_step_now(Clock::time_point now);
   Clock::time_point announce_time() const;
 
   // engine_device.cc: the GPU
-  void order_locked(const Handle& handle, DeviceStream stream);
+  void order_locked(const EventPtr& finished, DeviceStream stream);
   void free_result(Handle& handle);
   void take_device_steps();
   void finish_device_timeline();
@@ -171,7 +174,7 @@ class Engine {
   bool exchange();
   void send_and_process(std::vector<ResponseList> lists);
   std::vector<RequestList> collect();
-  void announce(const TensorEntry& entry, std::vector<RequestList>& lists);
+  void announce(TensorEntry& entry, std::vector<RequestList>& lists);
   void handle_frames();
   void process(ResponseList list);
   void apply(const ParamsChange& change);
@@ -184,6 +187,7 @@ class Engine {
   void add_set(int32_t id, const ProcessSet& set);
   void remove_set(int32_t id);
   void complete(const Work& work);
+  void end(TensorEntry& entry, const std::string& error);
   void add_check(const Work& work, double worst_error);
 
   // engine_thread.cc: the engine's own thread; when things go wrong
@@ -226,10 +230,10 @@ class Engine {
   std::mutex mutex_;
   std::unordered_map<DeviceStream, uint64_t> ordered_;  // the newest event that it waits for
   std::condition_variable done_changed_;
-  std::unordered_map<int64_t, std::shared_ptr<Handle>> handles_;
-  int64_t next_handle_ = 0;
-  std::unordered_map<std::string_view, std::unique_ptr<TensorEntry>> in_flight_;  // by full name
-  std::vector<TensorEntry*> unannounced_;                                         // in in_flight_
+  HandleTable handles_;
+  std::unordered_map<NameKey, std::shared_ptr<InFlight>, NameKeyHash> in_flight_;  // by full name
+  std::vector<InFlight*> taken_;           // by the call of `queue` that runs
+  std::vector<TensorEntry*> unannounced_;  // in in_flight_
   ProcessSetTable sets_;
   int64_t unannounced_bytes_ = 0;
   Clock::time_point first_unannounced_{};

@@ -74,7 +74,7 @@ std::vector<RequestList> Engine::collect() {
     proposal_.reset();
   }
   if (!unannounced_.empty() && announce_time() <= Clock::now()) {
-    for (const TensorEntry* entry : unannounced_) announce(*entry, lists);
+    for (TensorEntry* entry : unannounced_) announce(*entry, lists);
     timeline_.cycle();
     unannounced_.clear();
     unannounced_bytes_ = 0;
@@ -92,7 +92,7 @@ std::vector<RequestList> Engine::collect() {
 }
 
 // Add one tensor to what is said (mutex_ held).
-void Engine::announce(const TensorEntry& entry, std::vector<RequestList>& lists) {
+void Engine::announce(TensorEntry& entry, std::vector<RequestList>& lists) {
   if (lists.empty() || lists.back().step != entry.step) {
     lists.emplace_back();
     lists.back().step = entry.step;
@@ -102,6 +102,8 @@ void Engine::announce(const TensorEntry& entry, std::vector<RequestList>& lists)
   const int64_t slot = cache_.find(entry.request);
   if (slot >= 0) {
     lists.back().set_hit(slot);
+    entry.announced_slot = slot;
+    cache_.set_announced(slot, &entry);
     ++executor_.counters().cache_hits;
   } else {
     lists.back().requests.push_back(entry.request);
@@ -180,11 +182,12 @@ TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
   if (item.from_cache) {
     const CacheEntry* entry = cache_.at(item.cache_slot);
     if (entry == nullptr) throw EngineError("negotiation: response names an empty cache slot");
-    name = entry->request.name;
-    item.rows = entry->rows;
+    if (!entry->rows.empty()) item.rows = entry->rows;
+    if (TensorEntry* announced = cache_.announced(item.cache_slot)) return announced;
+    name = entry->request->name;
   }
-  const auto found = in_flight_.find(name);
-  if (found != in_flight_.end()) return found->second.get();
+  const auto found = in_flight_.find(NameKey(name));
+  if (found != in_flight_.end()) return &found->second->entry;
   if (!response.error.empty() || response.operation == Operation::barrier) return nullptr;
   if (item.count >= 0 && response.operation == Operation::allreduce) {
     return zeros_for(response, item);
@@ -195,15 +198,16 @@ TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
 
 TensorEntry* Engine::zeros_for(const Response& response, const ResponseItem& item) {
   TensorEntry& entry = zero_entries_.emplace_back();
-  entry.request.name = item.name;
-  entry.request.operation = response.operation;
-  entry.request.dtype = response.dtype;
-  entry.request.wire_type = response.wire_type;
-  entry.request.on_device = response.on_device;
-  entry.request.reduce_op = response.reduce_op;
-  entry.request.shape = {item.count};
+  Request& request = entry.request.edit();
+  request.name = item.name;
+  request.operation = response.operation;
+  request.dtype = response.dtype;
+  request.wire_type = response.wire_type;
+  request.on_device = response.on_device;
+  request.reduce_op = response.reduce_op;
+  request.shape = {item.count};
   if (response.on_device) return &entry;  // its memory is made when it is used
-  zeros_.emplace_back(static_cast<size_t>(entry.request.bytes()), '\0');
+  zeros_.emplace_back(static_cast<size_t>(entry.request->bytes()), '\0');
   entry.input = entry.output = zeros_.back().data();
   return &entry;
 }
@@ -273,25 +277,20 @@ void Engine::remove_set(int32_t id) {
   executor_.remove_set(id);
   std::lock_guard lock(mutex_);
   sets_.remove(id);
-  const auto of_set = [id](const TensorEntry* entry) { return entry->request.process_set == id; };
+  const auto of_set = [id](const TensorEntry* entry) { return entry->request->process_set == id; };
   unannounced_.erase(std::remove_if(unannounced_.begin(), unannounced_.end(), of_set),
                      unannounced_.end());
   for (auto each = in_flight_.begin(); each != in_flight_.end();) {
-    TensorEntry& entry = *each->second;
-    if (!of_set(&entry)) {
-      ++each;
-      continue;
-    }
-    entry.handle->done = true;
-    entry.handle->error = describe(entry.request) + " failed: its process set was removed";
-    each = in_flight_.erase(each);
+    TensorEntry& entry = (each++)->second->entry;
+    if (of_set(&entry))
+      end(entry, describe(entry.request) + " failed: its process set was removed");
   }
   done_changed_.notify_all();
 }
 
 void Engine::add_check(const Work& work, double worst_error) {
   constexpr size_t most = 1024;  // where nobody drains, the newest are of no use
-  const std::string& name = work.entries[static_cast<size_t>(work.response->check)]->request.name;
+  const std::string& name = work.entries[static_cast<size_t>(work.response->check)]->request->name;
   std::lock_guard lock(mutex_);
   if (checks_.size() < most) checks_.push_back({epoch_, track_name(name), worst_error});
 }
@@ -303,19 +302,24 @@ void Engine::complete(const Work& work) {
     std::lock_guard lock(mutex_);
     for (TensorEntry* entry : work.entries) {
       if (!entry->handle) continue;  // zeros
-      Handle& handle = *entry->handle;
-      handle.done = true;
-      handle.error = work.response->error;
-      if (handle.released) free_result(handle);
-      waited = waited || handle.waited;
-      // Not by key: the key lies in the entry.
-      in_flight_.erase(in_flight_.find(entry->request.name));
+      waited = waited || entry->handle->waited;
+      end(*entry, work.response->error);
     }
     const int64_t wait_ns = counters_.wait_ns;
     counters_ = executor_.counters();
     counters_.wait_ns = wait_ns;
   }
   if (waited) done_changed_.notify_all();
+}
+
+// Its handle is what remains, as long as its owner has not released it (mutex_ held).
+void Engine::end(TensorEntry& entry, const std::string& error) {
+  Handle& handle = *entry.handle;
+  handle.done = true;
+  handle.error = error;
+  if (handle.released) free_result(handle);
+  cache_.forget(&entry, entry.announced_slot);
+  in_flight_.erase(in_flight_.find(entry.request.key()));  // not by key: it lies in the entry
 }
 
 }  // namespace autotune

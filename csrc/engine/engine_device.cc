@@ -34,12 +34,11 @@ EventPtr Engine::input_ready(DeviceStream stream) { return device_.load()->recor
 
 void Engine::order(int64_t number, DeviceStream stream) {
   std::lock_guard lock(mutex_);
-  order_locked(*find_handle(number), stream);
+  order_locked(find_handle(number)->finished, stream);
 }
 
 // mutex_ held.
-void Engine::order_locked(const Handle& handle, DeviceStream stream) {
-  const EventPtr& finished = handle.finished;
+void Engine::order_locked(const EventPtr& finished, DeviceStream stream) {
   if (!finished || failed_) return;
   uint64_t& newest = ordered_[stream];  // all are of the engine's stream: one after the other
   if (newest >= finished->number) return;

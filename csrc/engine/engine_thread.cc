@@ -137,9 +137,9 @@ void Engine::fail_everything(const std::string& reason, bool fatal) {
   {
     std::lock_guard lock(mutex_);
     closed_reason_ = reason;
-    for (auto& [name, entry] : in_flight_) {
-      entry->handle->done = true;
-      entry->handle->error = reason;
+    for (auto& [name, operation] : in_flight_) {
+      operation->handle.done = true;
+      operation->handle.error = reason;
     }
     in_flight_.clear();
     unannounced_.clear();

@@ -31,7 +31,7 @@ void make_result(TensorEntry& entry, int64_t rows) {
   Handle& handle = *entry.handle;
   handle.result_bytes = rows * row_bytes_of(entry.request);
   handle.result.reset(new char[static_cast<size_t>(handle.result_bytes)]);
-  handle.result_shape = entry.request.shape;
+  handle.result_shape = entry.request->shape;
   handle.result_shape[0] = rows;
 }
 
@@ -134,7 +134,7 @@ void Executor::count(const Work& work) {
   counters_.operations += tensors;
   if (tensors > 1) counters_.fused_tensors += tensors;
   for (const TensorEntry* entry : work.entries) {
-    counters_.payload_bytes += entry->request.wire_bytes();
+    counters_.payload_bytes += entry->request->wire_bytes();
   }
 }
 
@@ -166,11 +166,11 @@ void Executor::allreduce(const Response& response, const Entries& entries,
   const bool is_adasum = response.reduce_op == ReduceOp::adasum;
   const bool packing = entries.size() > 1 && !communicator.gathers() && !is_adasum;
   const auto packed = [&](const TensorEntry& entry) {
-    return packing && entry.request.bytes() < in_place_bytes;
+    return packing && entry.request->bytes() < in_place_bytes;
   };
   int64_t packed_bytes = 0;
   for (const TensorEntry* entry : entries) {
-    if (packed(*entry)) packed_bytes += entry->request.bytes();
+    if (packed(*entry)) packed_bytes += entry->request->bytes();
   }
   char* const buffer = fusion_buffer_.reserve(packed_bytes);
   spans_.clear();
@@ -179,7 +179,7 @@ void Executor::allreduce(const Response& response, const Entries& entries,
     Activity activity(timeline_, packed_bytes > 0 ? "MEMCPY_IN_FUSION_BUFFER" : nullptr);
     char* next = buffer;
     for (const TensorEntry* entry : entries) {
-      const int64_t bytes = entry->request.bytes();
+      const int64_t bytes = entry->request->bytes();
       if (packed(*entry)) {
         copy(next, entry->input, bytes);
         next += bytes;
@@ -195,8 +195,8 @@ void Executor::allreduce(const Response& response, const Entries& entries,
   const char* next = buffer;
   for (const TensorEntry* entry : entries) {
     if (!packed(*entry)) continue;
-    copy(entry->output, next, entry->request.bytes());
-    next += entry->request.bytes();
+    copy(entry->output, next, entry->request->bytes());
+    next += entry->request->bytes();
   }
 }
 
@@ -242,8 +242,8 @@ void Executor::allgather(const Response& response, const Entries& entries,
         blocks + std::accumulate(block_bytes.begin(),
                                  block_bytes.begin() + static_cast<ptrdiff_t>(rank), int64_t{0});
     for (const TensorEntry* entry : entries) {
-      copy(next, entry->input, entry->request.bytes());
-      next += entry->request.bytes();
+      copy(next, entry->input, entry->request->bytes());
+      next += entry->request->bytes();
     }
   }
   {
@@ -273,7 +273,7 @@ void Executor::reducescatter(const Response& response, const Entries& entries,
   const auto item = static_cast<int64_t>(size_of(response.dtype));
   int64_t block_bytes = 0;
   for (TensorEntry* entry : entries) {
-    const int64_t rows = entry->request.shape[0];
+    const int64_t rows = entry->request->shape[0];
     block_bytes += rows_of(rows, 0, size) * row_bytes_of(entry->request);
     make_result(*entry, rows_of(rows, rank, size));
   }
@@ -328,7 +328,7 @@ void Executor::alltoall(const Response& response, TensorEntry& entry, Communicat
 
 void Executor::broadcast(const Response& response, TensorEntry& entry, const Set& set) {
   Communicator& communicator = *set.communicators.flat;
-  const int64_t bytes = entry.request.bytes();
+  const int64_t bytes = entry.request->bytes();
   const auto found = std::find(set.ranks.begin(), set.ranks.end(), response.root_rank);
   const auto root = static_cast<int>(found - set.ranks.begin());
   if (communicator.rank() == root) copy(entry.output, entry.input, bytes);

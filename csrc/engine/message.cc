@@ -225,6 +225,26 @@ std::string describe(const Request& request) {
   return std::string(name_of(request.operation)) + " " + shown_name(request.name);
 }
 
+Request& SharedRequest::edit() {
+  if (!body_) {
+    body_ = std::make_shared<Body>();
+  } else if (body_.use_count() > 1) {
+    *this = SharedRequest(body_->request);
+  }
+  body_->is_hashed = false;
+  body_->likely_slot = -1;
+  return body_->request;
+}
+
+NameKey SharedRequest::key() const {
+  const std::string_view name = body_->request.name;
+  if (!body_->is_hashed) {
+    body_->name_hash = NameKey(name).hash;
+    body_->is_hashed = true;
+  }
+  return {name, body_->name_hash};
+}
+
 bool same_request(const Request& request, const Request& known) {
   return request.operation == known.operation && request.dtype == known.dtype &&
          request.wire_type == known.wire_type && request.on_device == known.on_device &&

@@ -10,8 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/types.h"
@@ -52,6 +55,52 @@ std::string shown_name(const std::string& full_name);
 std::string track_name(const std::string& full_name);
 // For people: "allreduce 'x'".
 std::string describe(const Request& request);
+
+// A name and its hash, which is not computed again.
+struct NameKey {
+  explicit NameKey(std::string_view text) : NameKey(text, std::hash<std::string_view>{}(text)) {}
+  NameKey(std::string_view text, size_t its_hash) : name(text), hash(its_hash) {}
+  bool operator==(const NameKey& other) const { return hash == other.hash && name == other.name; }
+
+  std::string_view name;  // lives elsewhere
+  size_t hash;
+};
+
+struct NameKeyHash {
+  size_t operator()(const NameKey& key) const { return key.hash; }
+};
+
+// A request that does not change, and of which there are no copies: an operation that comes back in
+// every step is described once. What was found out about it is kept with it.
+class SharedRequest {
+ public:
+  SharedRequest() = default;
+  SharedRequest(Request request) : body_(std::make_shared<Body>()) {  // NOLINT: that is the point
+    body_->request = std::move(request);
+  }
+
+  const Request& operator*() const { return body_->request; }
+  const Request* operator->() const { return &body_->request; }
+  operator const Request&() const { return body_->request; }  // NOLINT: it stands for one
+  // To change it. Others that share it keep what they have.
+  Request& edit();
+  bool is(const SharedRequest& other) const { return body_ == other.body_; }
+
+  // Its name's hash is computed the first time: by one thread only.
+  NameKey key() const;
+  // The cache slot in which it was seen last; a guess. Used by the thread that runs cycles.
+  int64_t likely_slot() const { return body_->likely_slot; }
+  void set_likely_slot(int64_t slot) const { body_->likely_slot = slot; }
+
+ private:
+  struct Body {
+    Request request;
+    bool is_hashed = false;
+    size_t name_hash = 0;
+    int64_t likely_slot = -1;
+  };
+  std::shared_ptr<Body> body_;
+};
 
 // True when `request` needs no new negotiation given that `known` was agreed: all fields equal.
 bool same_request(const Request& request, const Request& known);

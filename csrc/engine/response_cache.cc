@@ -5,33 +5,45 @@
 
 namespace autotune {
 
-int64_t ResponseCache::find(const Request& request) const {
-  const auto found = slot_of_.find(request.name);
+int64_t ResponseCache::find(const SharedRequest& request) {
+  const auto likely = static_cast<size_t>(request.likely_slot());
+  if (likely < slots_.size() && slots_[likely].occupied && slots_[likely].entry.request.is(request))
+    return request.likely_slot();
+  const auto found = slot_of_.find(request->name);
   if (found == slot_of_.end()) return -1;
-  const CacheEntry& entry = entries_[static_cast<size_t>(found->second)];
-  return same_request(request, entry.request) ? found->second : -1;
+  CacheEntry& entry = slots_[static_cast<size_t>(found->second)].entry;
+  if (!same_request(request, entry.request)) return -1;
+  entry.request = request;  // is found without a look at it from now on
+  request.set_likely_slot(found->second);
+  return found->second;
 }
 
 const CacheEntry* ResponseCache::at(int64_t slot) const {
   const auto index = static_cast<size_t>(slot);
-  if (index >= entries_.size() || entries_[index].request.name.empty()) return nullptr;
-  return &entries_[index];
+  return index < slots_.size() && slots_[index].occupied ? &slots_[index].entry : nullptr;
 }
 
 void ResponseCache::put(int64_t slot, CacheEntry entry) {
   const auto index = static_cast<size_t>(slot);
-  if (index >= entries_.size()) entries_.resize(index + 1);
+  if (index >= slots_.size()) slots_.resize(index + 1);
   erase(slot);
-  slot_of_[entry.request.name] = slot;
-  entries_[index] = std::move(entry);
+  slot_of_[entry.request->name] = slot;
+  entry.request.set_likely_slot(slot);
+  slots_[index] = {true, std::move(entry), nullptr};
 }
 
 void ResponseCache::erase(int64_t slot) {
-  if (static_cast<size_t>(slot) >= entries_.size()) return;
-  CacheEntry& entry = entries_[static_cast<size_t>(slot)];
-  const auto found = slot_of_.find(entry.request.name);
+  if (at(slot) == nullptr) return;
+  Slot& erased = slots_[static_cast<size_t>(slot)];
+  const auto found = slot_of_.find(erased.entry.request->name);
   if (found != slot_of_.end() && found->second == slot) slot_of_.erase(found);
-  entry = CacheEntry{};
+  erased = Slot{};
+}
+
+void ResponseCache::forget(const TensorEntry* tensor, int64_t slot) {
+  if (slot < 0) return;
+  TensorEntry*& announced = slots_[static_cast<size_t>(slot)].announced;
+  if (announced == tensor) announced = nullptr;
 }
 
 int64_t CacheDirectory::slot_of(const std::string& name) const {
@@ -83,7 +95,7 @@ std::vector<int64_t> CacheDirectory::resize(int64_t capacity) {
 
 void CacheDirectory::vacate(int64_t slot) {
   Slot& vacated = slots_[static_cast<size_t>(slot)];
-  slot_of_.erase(vacated.history.back().second.request.name);
+  slot_of_.erase(vacated.history.back().second.request->name);
   order_.erase(vacated.position);
   Word& word = words_[static_cast<size_t>(slot / 64)];
   word.occupied &= ~(uint64_t{1} << (slot % 64));
@@ -95,11 +107,11 @@ void CacheDirectory::vacate(int64_t slot) {
 
 void CacheDirectory::occupy(int64_t slot, CacheEntry entry, uint64_t list) {
   Slot& occupied = slots_[static_cast<size_t>(slot)];
-  slot_of_[entry.request.name] = slot;
+  slot_of_[entry.request->name] = slot;
   Word& word = words_[static_cast<size_t>(slot / 64)];
   const uint64_t bit = uint64_t{1} << (slot % 64);
   word.occupied |= bit;
-  if (entry.request.process_set != 0) word.of_sets |= bit;
+  if (entry.request->process_set != 0) word.of_sets |= bit;
   word.newest_list = std::max(word.newest_list, list);
   occupied.history.emplace_back(list, std::move(entry));
   occupied.position = order_.insert(order_.end(), slot);

@@ -16,22 +16,37 @@
 
 namespace autotune {
 
+struct TensorEntry;
+
 struct CacheEntry {
-  Request request;            // this rank's own request; the directory's: the first member's
+  SharedRequest request;      // this rank's own request; the directory's: the first member's
   std::vector<int64_t> rows;  // as in ResponseItem
 };
 
 class ResponseCache {
  public:
   // Slot of an agreed request equal to `request`, or -1.
-  int64_t find(const Request& request) const;
+  int64_t find(const SharedRequest& request);
   // nullptr when the slot is empty.
   const CacheEntry* at(int64_t slot) const;
   void put(int64_t slot, CacheEntry entry);
   void erase(int64_t slot);
 
+  // Which tensor this rank has announced by the slot; nullptr: none, or the slot has changed since.
+  TensorEntry* announced(int64_t slot) const { return slots_[static_cast<size_t>(slot)].announced; }
+  void set_announced(int64_t slot, TensorEntry* tensor) {
+    slots_[static_cast<size_t>(slot)].announced = tensor;
+  }
+  // `tensor` comes to its end.
+  void forget(const TensorEntry* tensor, int64_t slot);
+
  private:
-  std::vector<CacheEntry> entries_;  // an empty name: an empty slot
+  struct Slot {
+    bool occupied = false;
+    CacheEntry entry;
+    TensorEntry* announced = nullptr;
+  };
+  std::vector<Slot> slots_;
   std::unordered_map<std::string, int64_t> slot_of_;
 };
 
@@ -91,7 +106,7 @@ class CacheDirectory {
 template <typename Pinned>
 int64_t CacheDirectory::insert(CacheEntry entry, uint64_t list, Pinned&& pinned) {
   if (capacity_ == 0) return -1;
-  int64_t slot = slot_of(entry.request.name);
+  int64_t slot = slot_of(entry.request->name);
   if (slot < 0 && !free_.empty()) {
     slot = free_.back();
     free_.pop_back();

@@ -48,7 +48,7 @@ ResultCheck::ResultCheck(const Response& response, const ResponseItem& item,
       item_(item),
       entry_(entry),
       copy_(static_cast<const char*>(entry.input),
-            static_cast<const char*>(entry.input) + entry.request.bytes()) {}
+            static_cast<const char*>(entry.input) + entry.request->bytes()) {}
 
 double ResultCheck::worst_error(Communicator& plain) {
   double worst = response_.operation == Operation::allgather ? error_of_rows(plain)
@@ -74,7 +74,7 @@ double ResultCheck::error_of_reduction(Communicator& plain) {
   const DataType type = response_.dtype;
   if (type == DataType::float64) return rounding_error<double>(plain, DataType::float64);
   if (is_float(type)) return rounding_error<float>(plain, DataType::float32);
-  const int64_t count = entry_.request.count();
+  const int64_t count = entry_.request->count();
   plain.allreduce({{copy_.data(), copy_.data(), count}}, type, response_.reduce_op,
                   response_.prescale, response_.postscale);
   return std::equal(copy_.begin(), copy_.end(), static_cast<const char*>(entry_.output)) ? 0.0
@@ -86,7 +86,7 @@ template <typename T>
 double ResultCheck::rounding_error(Communicator& plain, DataType work_type) {
   const DataType type = response_.dtype;
   const ReduceOp op = response_.reduce_op;
-  const int64_t count = entry_.request.count();
+  const int64_t count = entry_.request->count();
   const auto length = static_cast<size_t>(count);
   std::vector<T> expected(length), seen(length), magnitude(length);
   convert(magnitude.data(), work_type, copy_.data(), type, count);

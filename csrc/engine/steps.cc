@@ -35,9 +35,17 @@ uint64_t kind_hash(const Request& request) {
   return hash;
 }
 
-uint64_t operation_hash(const Request& request) {
+uint64_t operation_hash(const SharedRequest& request) {
   const uint64_t kind = kind_hash(request);
-  return request.cacheable ? mix(kind ^ std::hash<std::string>{}(request.name)) : kind;
+  return request->cacheable ? mix(kind ^ request.key().hash) : kind;
+}
+
+OperationSizes sizes_of(const std::vector<SharedRequest>& operations) {
+  OperationSizes sizes;
+  for (const SharedRequest& each : operations) {
+    sizes.emplace_back(name_of(each->operation), each->bytes());
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -74,19 +82,18 @@ bool PeriodFinder::add(uint64_t element) {
   return false;
 }
 
-bool StepTracker::begins_step(const Request& request) {
-  if (explicit_ || !moves_data(request.operation)) return false;
-  if (!request.cacheable) return periods_.add(kind_hash(request));
-  return names_.count(request.name) != 0;
+bool StepTracker::begins_step(const SharedRequest& request) {
+  if (explicit_ || !moves_data(request->operation)) return false;
+  if (!request->cacheable) return periods_.add(kind_hash(request));
+  return names_.count(request.key()) != 0;
 }
 
-void StepTracker::add_operation(const Request& request) {
-  if (!moves_data(request.operation)) return;
-  const int64_t bytes = request.bytes();
-  payload_bytes_ += bytes;
+void StepTracker::add_operation(const SharedRequest& request) {
+  if (!moves_data(request->operation)) return;
+  payload_bytes_ += request->bytes();
   hash_ += mix(operation_hash(request));  // a sum: the order of operations does not matter
-  operations_.emplace_back(name_of(request.operation), bytes);
-  if (!explicit_ && request.cacheable) names_.insert(request.name);
+  operations_.push_back(request);
+  if (!explicit_ && request->cacheable) names_.insert(request.key());
 }
 
 StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
@@ -102,7 +109,7 @@ StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_st
   record.signature = paused_ ? 0 : static_cast<int64_t>((mix(hash_) >> 11) | 1);
   if (!paused_ && known_signatures_.size() < max_signatures &&
       known_signatures_.insert(record.signature).second) {
-    new_signatures_.emplace_back(record.signature, operations_);
+    new_signatures_.emplace_back(record.signature, sizes_of(operations_));
   }
   ++step_;
   step_start_ = now;
@@ -110,8 +117,8 @@ StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_st
   payload_bytes_ = 0;
   samples_ = 0;
   hash_ = 0;
-  operations_.clear();
   names_.clear();
+  operations_.clear();
   return record;
 }
 

@@ -60,8 +60,8 @@ class StepTracker {
   int64_t payload_bytes() const { return payload_bytes_; }  // of this step, so far
 
   // Before an operation is queued: true when it begins a new step (then call `end` first).
-  bool begins_step(const Request& request);
-  void add_operation(const Request& request);
+  bool begins_step(const SharedRequest& request);
+  void add_operation(const SharedRequest& request);
   // The script says so of the step in progress.
   void add_samples(int64_t count) { samples_ += count; }
   void add_exposed(std::chrono::duration<double, std::micro> time) { exposed_us_ += time.count(); }
@@ -91,8 +91,8 @@ class StepTracker {
   int64_t payload_bytes_ = 0;
   int64_t samples_ = 0;
   uint64_t hash_ = 0;
-  OperationSizes operations_;
-  std::unordered_set<std::string> names_;
+  std::vector<SharedRequest> operations_;           // of this step
+  std::unordered_set<NameKey, NameKeyHash> names_;  // theirs
   PeriodFinder periods_;
   std::vector<StepRecord> records_;
   std::unordered_set<int64_t> known_signatures_;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/device.h"
@@ -27,12 +29,43 @@ struct Handle {
 };
 
 struct TensorEntry {
-  Request request;
+  SharedRequest request;
   const void* input = nullptr;  // these live until the handle is released by its owner
   void* output = nullptr;
   EventPtr ready;  // on a GPU: the input is there
   int64_t step = 0;
-  std::shared_ptr<Handle> handle;  // nullptr: zeros of a rank that has joined
+  int64_t announced_slot = -1;  // of the response cache; -1: its whole request was sent
+  Handle* handle = nullptr;     // nullptr: zeros of a rank that has joined
+};
+
+// An operation of this rank, from enqueue until it is complete and its handle is released.
+struct InFlight {
+  TensorEntry entry;
+  Handle handle;
+  int64_t number = 0;  // of the handle
+};
+
+// Handles by number. They are released about in the order in which they were made.
+class HandleTable {
+ public:
+  // The number that `add` gives next.
+  int64_t next() const { return first_ + static_cast<int64_t>(handles_.size()); }
+  void add(std::shared_ptr<Handle> handle) { handles_.push_back(std::move(handle)); }
+  // nullptr: there is none, or it is released.
+  std::shared_ptr<Handle> find(int64_t number) const {
+    return known(number) ? handles_[static_cast<size_t>(number - first_)] : nullptr;
+  }
+  void release(int64_t number) {
+    if (!known(number)) return;
+    handles_[static_cast<size_t>(number - first_)] = nullptr;
+    for (; !handles_.empty() && !handles_.front(); ++first_) handles_.pop_front();
+  }
+
+ private:
+  bool known(int64_t number) const { return number >= first_ && number < next(); }
+
+  int64_t first_ = 0;
+  std::deque<std::shared_ptr<Handle>> handles_;
 };
 
 // One response as this rank carries it out.

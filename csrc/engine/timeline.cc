@@ -182,7 +182,7 @@ void Timeline::agreed(const std::vector<Work>& works) {
     TrackGroup& group = next_group();
     group.of = &work;
     for (const TensorEntry* entry : work.entries) {
-      const uint32_t id = track(entry->request.name);
+      const uint32_t id = track(entry->request->name);
       if (std::exchange(tracks_[id].negotiating, false)) push(RecordKind::end, id);
       if (!silent) group.tracks.push_back(id);
     }

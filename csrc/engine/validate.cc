@@ -140,9 +140,9 @@ void validate_removed_set(const Request& request, const ProcessSetTable& sets) {
 
 }  // namespace
 
-void validate(Request& request, const ProcessSetTable& sets, int rank) {
+void validate(SharedRequest& request, const ProcessSetTable& sets, int rank) {
   const ProcessSet& set = find_set(request, sets, rank);
-  switch (request.operation) {
+  switch (request->operation) {
     case Operation::allreduce:
       return validate_reduction(request, set);
     case Operation::broadcast:
@@ -150,9 +150,9 @@ void validate(Request& request, const ProcessSetTable& sets, int rank) {
     case Operation::reducescatter:
       return validate_reducescatter(request, set);
     case Operation::alltoall:
-      return complete_splits(request, set);
+      return complete_splits(request.edit(), set);
     case Operation::add_process_set:
-      return validate_new_set(request, sets);
+      return validate_new_set(request.edit(), sets);
     case Operation::remove_process_set:
       return validate_removed_set(request, sets);
     case Operation::allgather:

@@ -9,6 +9,6 @@ namespace autotune {
 // Throws InvalidRequest with a sentence that says what was expected. Completes what the caller may
 // leave out: the splits of an alltoall into equal parts. `rank` is the
 // caller's.
-void validate(Request& request, const ProcessSetTable& sets, int rank);
+void validate(SharedRequest& request, const ProcessSetTable& sets, int rank);
 
 }  // namespace autotune

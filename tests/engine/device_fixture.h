@@ -128,11 +128,11 @@ struct DeviceRank {
   // An entry that is ready when the script's stream is.
   TensorEntry entry(const std::string& name, Operation operation, Tensor& input, Tensor& output) {
     TensorEntry made;
-    made.request.name = name;
-    made.request.operation = operation;
-    made.request.dtype = input.type();
-    made.request.shape = input.shape();
-    made.request.on_device = true;
+    made.request.edit().name = name;
+    made.request.edit().operation = operation;
+    made.request.edit().dtype = input.type();
+    made.request.edit().shape = input.shape();
+    made.request.edit().on_device = true;
     made.input = input.data();
     made.output = output.data();
     made.ready = engine.input_ready(script.handle());
@@ -140,7 +140,7 @@ struct DeviceRank {
   }
   TensorEntry allreduce(const std::string& name, Tensor& tensor, ReduceOp op = ReduceOp::sum) {
     TensorEntry made = entry(name, Operation::allreduce, tensor, tensor);
-    made.request.reduce_op = op;
+    made.request.edit().reduce_op = op;
     return made;
   }
   std::vector<int64_t> enqueue_group(std::vector<TensorEntry> entries) {

@@ -11,9 +11,9 @@ namespace autotune {
 
 inline TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data) {
   TensorEntry entry;
-  entry.request.name = name;
-  entry.request.dtype = DataType::int32;
-  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.request.edit().name = name;
+  entry.request.edit().dtype = DataType::int32;
+  entry.request.edit().shape = {static_cast<int64_t>(data.size())};
   entry.input = entry.output = data.data();
   return entry;
 }

@@ -14,25 +14,25 @@ namespace {
 
 TensorEntry alltoall(std::vector<int32_t>& data, Shape shape, std::vector<int64_t> splits) {
   TensorEntry entry = allreduce("a", data);
-  entry.request.operation = Operation::alltoall;
-  entry.request.shape = std::move(shape);
-  entry.request.splits = std::move(splits);
+  entry.request.edit().operation = Operation::alltoall;
+  entry.request.edit().shape = std::move(shape);
+  entry.request.edit().splits = std::move(splits);
   return entry;
 }
 
 TensorEntry reducescatter(const std::string& name, std::vector<int32_t>& data, Shape shape) {
   TensorEntry entry = allreduce(name, data);
-  entry.request.operation = Operation::reducescatter;
-  entry.request.shape = std::move(shape);
+  entry.request.edit().operation = Operation::reducescatter;
+  entry.request.edit().shape = std::move(shape);
   return entry;
 }
 
 TensorEntry adasum(const std::string& name, std::vector<double>& data) {
   TensorEntry entry;
-  entry.request.name = name;
-  entry.request.dtype = DataType::float64;
-  entry.request.reduce_op = ReduceOp::adasum;
-  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.request.edit().name = name;
+  entry.request.edit().dtype = DataType::float64;
+  entry.request.edit().reduce_op = ReduceOp::adasum;
+  entry.request.edit().shape = {static_cast<int64_t>(data.size())};
   entry.input = entry.output = data.data();
   return entry;
 }
@@ -153,15 +153,15 @@ TEST(reducescatter_averages_and_scales) {
   with_engines(2, {}, [](Engine& engine) {
     std::vector<int32_t> data(100'001, 6 + 2 * engine.rank());
     TensorEntry entry = reducescatter("r", data, {100'001});
-    entry.request.reduce_op = ReduceOp::average;
-    entry.request.prescale = 2;
-    entry.request.postscale = 3;
+    entry.request.edit().reduce_op = ReduceOp::average;
+    entry.request.edit().prescale = 2;
+    entry.request.edit().postscale = 3;
     const auto result = take_result<int32_t>(engine, engine.enqueue(std::move(entry)));
     CHECK_EQUAL(result.size(), engine.rank() == 0 ? size_t{50'001} : size_t{50'000});
     CHECK_EQUAL(result.back(), 42);
     CHECK_EQUAL(data[0], 6 + 2 * engine.rank());  // the input stays as it is
     TensorEntry product = reducescatter("r", data, {100'001});
-    product.request.reduce_op = ReduceOp::product;
+    product.request.edit().reduce_op = ReduceOp::product;
     CHECK_THROWS(InvalidRequest, "expected op Average or Sum, got product",
                  engine.enqueue(std::move(product)));
     CHECK_THROWS(InvalidRequest, "got a scalar", engine.enqueue(reducescatter("r", data, {})));
@@ -219,7 +219,7 @@ TEST(adasum_refuses_integers_and_numbers_of_ranks_without_a_tree) {
     std::vector<int32_t> numbers(2, 1);
     std::vector<double> data(2, 1);
     TensorEntry entry = allreduce("x", numbers);
-    entry.request.reduce_op = ReduceOp::adasum;
+    entry.request.edit().reduce_op = ReduceOp::adasum;
     CHECK_THROWS(InvalidRequest, "expected a float tensor for Adasum, got int32",
                  engine.enqueue(std::move(entry)));
     CHECK_THROWS(InvalidRequest, "a power of two for Adasum, got 3",
@@ -227,7 +227,7 @@ TEST(adasum_refuses_integers_and_numbers_of_ranks_without_a_tree) {
     const int32_t pair = add_set(engine, {0, 2});
     if (engine.rank() != 1) {
       TensorEntry in_pair = adasum("x", data);
-      in_pair.request.process_set = pair;
+      in_pair.request.edit().process_set = pair;
       wait(engine, engine.enqueue(std::move(in_pair)));
       CHECK_EQUAL(data[1], 1.0);
     }
@@ -242,10 +242,10 @@ TEST(half_types_are_combined_in_float_by_adasum) {
       const float value = engine.rank() == 0 ? 1.5f : 3.0f;
       std::vector<uint16_t> data(9, half ? float16_from_float(value) : bfloat16_from_float(value));
       TensorEntry entry;
-      entry.request.name = "h";
-      entry.request.dtype = type;
-      entry.request.reduce_op = ReduceOp::adasum;
-      entry.request.shape = {9};
+      entry.request.edit().name = "h";
+      entry.request.edit().dtype = type;
+      entry.request.edit().reduce_op = ReduceOp::adasum;
+      entry.request.edit().shape = {9};
       entry.input = entry.output = data.data();
       wait(engine, engine.enqueue(std::move(entry)));
       // Parallel: (1 - 1/2 * 2) 1.5 + (1 - 1/2 / 2) 3
@@ -266,7 +266,7 @@ TEST(a_group_is_taken_whole_or_not_at_all) {
     };
     CHECK_THROWS(InvalidRequest, "got one twice", engine.enqueue_group(group("g", "g")));
     std::vector<TensorEntry> bad = group("g1", "g2");
-    bad[1].request.process_set = 9;
+    bad[1].request.edit().process_set = 9;
     CHECK_THROWS(InvalidRequest, "got 9", engine.enqueue_group(std::move(bad)));
     const int64_t next = engine.enqueue_group({});  // the number that nothing has yet
     const int64_t first = engine.enqueue_group(group("g1", "g2"));
@@ -274,6 +274,23 @@ TEST(a_group_is_taken_whole_or_not_at_all) {
     wait(engine, first);
     wait(engine, first + 1);
     CHECK_EQUAL(a[2] + b[2], 4);
+  });
+}
+
+TEST(a_group_with_one_name_in_flight_leaves_the_other_names_free) {
+  EngineOptions options;
+  options.params.cycle_time_ms = 30'000;  // nothing ends before it is waited for
+  with_engines(2, options, [](Engine& engine) {
+    std::vector<int32_t> a(3, 1), b(3, 1), c(3, 1);
+    const int64_t busy = engine.enqueue(allreduce("busy", a));
+    std::vector<TensorEntry> entries;
+    entries.push_back(allreduce("free", b));
+    entries.push_back(allreduce("busy", c));
+    CHECK_THROWS(InvalidRequest, "in flight", engine.enqueue_group(std::move(entries)));
+    const int64_t free = engine.enqueue(allreduce("free", b));
+    wait(engine, busy);
+    wait(engine, free);
+    CHECK_EQUAL(a[2] + b[2] + c[2], 5);
   });
 }
 

@@ -377,7 +377,7 @@ class RandomJob {
       for (const ResponseItem& item : response.items) {
         const bool by_slot = is_member(response) && item.from_cache;
         if (by_slot) CHECK(own.cache.at(item.cache_slot) != nullptr);
-        names.push_back(by_slot ? own.cache.at(item.cache_slot)->request.name : item.name);
+        names.push_back(by_slot ? own.cache.at(item.cache_slot)->request->name : item.name);
       }
     }
     auto name = names.begin();

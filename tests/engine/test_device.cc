@@ -78,8 +78,8 @@ TEST(device_output_may_be_other_memory_and_the_input_stays) {
         rank.fill(inputs[t], [](int64_t i) { return static_cast<double>(i); });
         entries.push_back(
             rank.entry(std::to_string(t), Operation::allreduce, inputs[t], outputs[t]));
-        entries.back().request.prescale = t == 0 ? 1.0 : 3.0;
-        entries.back().request.postscale = t == 2 ? 0.5 : 1.0;
+        entries.back().request.edit().prescale = t == 0 ? 1.0 : 3.0;
+        entries.back().request.edit().postscale = t == 2 ? 0.5 : 1.0;
       }
       rank.finish_all(rank.enqueue_group(std::move(entries)));
       const double factors[] = {1, 3, 1.5};
@@ -103,8 +103,8 @@ TEST(device_scaling_before_and_after_packed_or_not) {
           rank.fill(tensors.back(),
                     [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
           entries.push_back(rank.allreduce(std::to_string(entries.size()), tensors.back()));
-          entries.back().request.prescale = 2.0;
-          entries.back().request.postscale = 0.25;
+          entries.back().request.edit().prescale = 2.0;
+          entries.back().request.edit().postscale = 0.25;
         }
       }
       rank.finish_all(rank.enqueue_group(std::move(entries)));
@@ -124,7 +124,7 @@ TEST(device_average_of_integers_with_a_factor_is_rounded_once) {
     for (Tensor* each : {&one, &two}) rank.fill(*each, [](int64_t i) { return -7.0 - i; });
     TensorEntry entry = rank.allreduce("one", one, ReduceOp::average);
     TensorEntry other = rank.allreduce("two", two, ReduceOp::average);
-    entry.request.postscale = other.request.postscale = 0.5;
+    entry.request.edit().postscale = other.request.edit().postscale = 0.5;
     rank.finish(rank.engine.enqueue(std::move(entry)));
     rank.finish(rank.engine.enqueue(std::move(other)));
     for (int64_t i = 0; i < 4; ++i) {
@@ -156,9 +156,10 @@ TEST(device_tensors_travel_compressed_and_come_back_as_they_were) {
           });
           entries.push_back(
               rank.allreduce(std::to_string(entries.size()), tensors.back(), ReduceOp::average));
-          entries.back().request.wire_type = wire;
-          entries.back().request.prescale = 0x1p20;   // before it is made short: else all were 0
-          entries.back().request.postscale = 0x1p30;  // after: else all were infinite
+          entries.back().request.edit().wire_type = wire;
+          entries.back().request.edit().prescale =
+              0x1p20;  // before it is made short: else all were 0
+          entries.back().request.edit().postscale = 0x1p30;  // after: else all were infinite
         }
       }
       const int64_t before = rank.engine.counters().payload_bytes;
@@ -256,7 +257,7 @@ TEST(device_operations_in_process_sets) {
       for (Tensor& tensor : tensors) {
         rank.fill(tensor, [r = rank.rank()](int64_t i) { return row_value(r, i); });
         entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
-        entries.back().request.process_set = id;
+        entries.back().request.edit().process_set = id;
       }
       rank.finish_all(rank.enqueue_group(std::move(entries)));
       for (const Tensor& tensor : tensors) {
@@ -265,12 +266,12 @@ TEST(device_operations_in_process_sets) {
       Tensor other(DataType::int32, {2});
       rank.fill(other, [r = rank.rank()](int64_t i) { return row_value(r, i); });
       TensorEntry entry = rank.entry("b", Operation::broadcast, other, other);
-      entry.request.process_set = id;
-      entry.request.root_rank = 3;
+      entry.request.edit().process_set = id;
+      entry.request.edit().root_rank = 3;
       rank.finish(rank.engine.enqueue(std::move(entry)));
       check_value(other, 1, row_value(3, 1));
       TensorEntry gather = rank.entry("g", Operation::allgather, other, other);
-      gather.request.process_set = id;
+      gather.request.edit().process_set = id;
       CHECK_EQUAL(rank.take(rank.engine.enqueue(std::move(gather)), DataType::int32).count(), 4);
     }
     Tensor of_all(DataType::int32, {3});

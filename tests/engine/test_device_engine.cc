@@ -9,8 +9,8 @@ namespace {
 
 int64_t enqueue_join(Engine& engine) {
   TensorEntry entry;
-  entry.request.operation = Operation::join;
-  entry.request.name = "join";
+  entry.request.edit().operation = Operation::join;
+  entry.request.edit().name = "join";
   return engine.enqueue(std::move(entry));
 }
 
@@ -150,9 +150,9 @@ TEST(device_zeros_of_a_rank_that_has_joined) {
           fill_with(rank, tensor, 6);
           entries.push_back(
               rank.allreduce(std::to_string(entries.size()), tensor, ReduceOp::average));
-          entries.back().request.prescale = 0.5;
+          entries.back().request.edit().prescale = 0.5;
         }
-        entries[0].request.wire_type = DataType::float16;
+        entries[0].request.edit().wire_type = DataType::float16;
         rank.finish_all(rank.enqueue_group(std::move(entries)));
         return tensors;
       };
@@ -181,7 +181,7 @@ TEST(device_and_host_on_different_ranks_is_an_error_and_the_engine_goes_on) {
   with_devices(2, {}, {}, [](DeviceRank& rank) {
     Tensor tensor(DataType::float32, {10});
     TensorEntry entry = rank.allreduce("x", tensor);
-    if (rank.rank() == 1) entry.request.on_device = false;
+    if (rank.rank() == 1) entry.request.edit().on_device = false;
     const std::string error = error_of(rank.engine, rank.engine.enqueue(std::move(entry)));
     CHECK(
         error.find("expected the same device on all ranks, got GPU on rank 0 and CPU on rank 1") !=

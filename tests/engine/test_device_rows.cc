@@ -76,8 +76,8 @@ TEST(device_reducescatter_of_rows_that_do_not_divide_alone_and_fused) {
         rank.fill(each.tensor, [=, r = rank.rank()](int64_t i) { return element(type, r, i); });
         entries.push_back(rank.entry(std::to_string(entries.size()), Operation::reducescatter,
                                      each.tensor, each.tensor));
-        entries.back().request.reduce_op = each.op;
-        entries.back().request.prescale = each.prescale;
+        entries.back().request.edit().reduce_op = each.op;
+        entries.back().request.edit().prescale = each.prescale;
       }
       const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
       for (size_t c = 0; c < cases.size(); ++c) {
@@ -106,7 +106,7 @@ TEST(device_alltoall_of_uneven_splits) {
     Tensor tensor(DataType::float32, {rows + 1, 3});  // a row that nobody gets
     rank.fill(tensor, [r = rank.rank()](int64_t i) { return row_value(r, i); });
     TensorEntry entry = rank.entry("x", Operation::alltoall, tensor, tensor);
-    entry.request.splits = splits;
+    entry.request.edit().splits = splits;
     const int64_t handle = rank.engine.enqueue(std::move(entry));
     rank.wait(handle);
     const std::vector<int64_t> received = rank.engine.complete_handle(handle)->received_splits;
@@ -131,7 +131,7 @@ TEST(device_broadcast_from_every_root_in_place_and_not) {
         Tensor input(DataType::int32, {21}), output(DataType::int32, {21});
         rank.fill(input, [r = rank.rank()](int64_t i) { return row_value(r, i); });
         TensorEntry entry = rank.entry("x", Operation::broadcast, input, in_place ? input : output);
-        entry.request.root_rank = root;
+        entry.request.edit().root_rank = root;
         rank.finish(rank.engine.enqueue(std::move(entry)));
         for (int64_t i = 0; i < 21; ++i) {
           check_value(in_place ? input : output, i, row_value(root, i));

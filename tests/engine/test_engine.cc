@@ -142,8 +142,8 @@ TEST(a_gathered_result_is_the_rows_of_all_ranks_fused_or_not) {
         for (int i = 0; i < 4; ++i) {
           data.emplace_back(size_t(engine.rank() + i) * 2, engine.rank() * 10 + i);
           TensorEntry entry = allreduce("g" + std::to_string(i), data.back());
-          entry.request.operation = Operation::allgather;
-          entry.request.shape = {engine.rank() + i, 2};
+          entry.request.edit().operation = Operation::allgather;
+          entry.request.edit().shape = {engine.rank() + i, 2};
           handles.push_back(engine.enqueue(std::move(entry)));
         }
         for (int i = 0; i < 4; ++i) {

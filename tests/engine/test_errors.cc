@@ -61,14 +61,14 @@ TEST(every_disagreement_fails_on_all_ranks_by_name_and_the_same_name_works_next)
       const auto request = [&](const Case& each) {
         data.assign(12, 1);
         TensorEntry entry = allreduce("x", data);
-        entry.request.operation = each.operation;
-        entry.request.shape = {6, 2};
+        entry.request.edit().operation = each.operation;
+        entry.request.edit().shape = {6, 2};
         return entry;
       };
       for (const Case& each : cases()) {
         wait(engine, engine.enqueue(request(each)));  // right once: what follows meets the cache
         TensorEntry entry = request(each);
-        if (engine.rank() == 1) each.on_rank_1(entry.request);
+        if (engine.rank() == 1) each.on_rank_1(entry.request.edit());
         const std::string error = error_of(engine, engine.enqueue(std::move(entry)));
         CHECK(error.find(std::string(name_of(each.operation)) + " 'x' failed: expected the " +
                          each.expected + " (of 3)") == 0);
@@ -83,8 +83,8 @@ TEST(a_scalar_cannot_be_gathered_and_the_message_says_what_to_do) {
   with_engines(2, {}, [](Engine& engine) {
     std::vector<int32_t> data(1, 1);
     TensorEntry entry = allreduce("g", data);
-    entry.request.operation = Operation::allgather;
-    entry.request.shape = {};
+    entry.request.edit().operation = Operation::allgather;
+    entry.request.edit().shape = {};
     CHECK(error_of(engine, engine.enqueue(std::move(entry))).find("reshape it to [1]") !=
           std::string::npos);
     check_goes_on(engine);
@@ -97,7 +97,7 @@ TEST(an_error_leaves_other_tensors_in_flight_alone) {
     std::vector<int64_t> handles;
     for (size_t i = 0; i < data.size(); ++i) {
       TensorEntry entry = allreduce("t" + std::to_string(i), data[i]);
-      if (i == 7 && engine.rank() == 1) entry.request.shape = {3, 10};
+      if (i == 7 && engine.rank() == 1) entry.request.edit().shape = {3, 10};
       handles.push_back(engine.enqueue(std::move(entry)));
     }
     CHECK(!error_of(engine, handles[7]).empty());

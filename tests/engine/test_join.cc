@@ -10,8 +10,8 @@ namespace {
 
 int64_t enqueue_join(Engine& engine) {
   TensorEntry entry;
-  entry.request.operation = Operation::join;
-  entry.request.name = "join";
+  entry.request.edit().operation = Operation::join;
+  entry.request.edit().name = "join";
   return engine.enqueue(std::move(entry));
 }
 
@@ -79,7 +79,7 @@ TEST(an_average_still_divides_by_all_ranks) {
     if (engine.rank() == 1) {
       std::vector<int32_t> data(4, 8);
       TensorEntry entry = allreduce("x", data);
-      entry.request.reduce_op = ReduceOp::average;
+      entry.request.edit().reduce_op = ReduceOp::average;
       wait(engine, engine.enqueue(std::move(entry)));
       CHECK_EQUAL(data[3], 4);
     }
@@ -112,7 +112,7 @@ TEST(other_collectives_fail_while_a_rank_has_joined_and_the_engine_goes_on) {
                                   Operation::reducescatter}) {
         std::vector<int32_t> data(6, 1);
         TensorEntry entry = allreduce("x", data);
-        entry.request.operation = operation;
+        entry.request.edit().operation = operation;
         const std::string error = error_of(engine, engine.enqueue(std::move(entry)));
         CHECK(error.find(std::string(name_of(operation)) +
                          " 'x' failed: expected all ranks to call it, got rank 1 (of 3) in "
@@ -134,8 +134,8 @@ TEST(a_barrier_does_not_wait_for_a_rank_that_has_joined) {
   with_engines(2, {}, [](Engine& engine) {
     if (engine.rank() == 0) {
       TensorEntry entry;
-      entry.request.operation = Operation::barrier;
-      entry.request.name = "barrier";
+      entry.request.edit().operation = Operation::barrier;
+      entry.request.edit().name = "barrier";
       wait(engine, engine.enqueue(std::move(entry)));
     }
     CHECK_EQUAL(join(engine), 0);
@@ -149,7 +149,7 @@ TEST(a_join_counts_in_every_process_set) {
       if (engine.rank() == 0) {
         std::vector<int32_t> data(7, 5);
         TensorEntry entry = allreduce("x", data);
-        entry.request.process_set = set;
+        entry.request.edit().process_set = set;
         wait(engine, engine.enqueue(std::move(entry)));
         CHECK_EQUAL(data[6], 5);
       }
@@ -158,7 +158,7 @@ TEST(a_join_counts_in_every_process_set) {
       std::vector<int32_t> data(7, 1);
       if (engine.rank() != 2) {
         TensorEntry entry = allreduce("x", data);
-        entry.request.process_set = set;
+        entry.request.edit().process_set = set;
         wait(engine, engine.enqueue(std::move(entry)));
         CHECK_EQUAL(data[6], 3);
       }

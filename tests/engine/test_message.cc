@@ -26,6 +26,27 @@ Request sample_request() {
 
 }  // namespace
 
+TEST(who_shares_a_request_does_not_see_it_edited) {
+  Request request;
+  request.name = "x";
+  SharedRequest first(request);
+  const SharedRequest second = first;
+  CHECK(first.is(second));
+  CHECK(first.key() == NameKey("x"));
+  first.edit().name = "y";
+  CHECK(!first.is(second));
+  CHECK_EQUAL(second->name, "x");
+  CHECK(second.key() == NameKey("x"));
+  CHECK(first.key() == NameKey("y"));
+  first.set_likely_slot(3);
+  first.edit().name = "z";  // nobody shares it now
+  CHECK(first.key() == NameKey("z"));
+  CHECK_EQUAL(first.likely_slot(), int64_t{-1});
+  SharedRequest none;
+  none.edit().name = "new";
+  CHECK_EQUAL(none->name, "new");
+}
+
 TEST(a_request_list_survives_encoding) {
   RequestList list;
   list.step = 7;

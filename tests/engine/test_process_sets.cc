@@ -16,15 +16,15 @@ using namespace std::chrono_literals;
 namespace {
 
 TensorEntry in_set(TensorEntry entry, int32_t set) {
-  entry.request.process_set = set;
+  entry.request.edit().process_set = set;
   return entry;
 }
 
 int64_t enqueue_barrier(Engine& engine, int32_t set) {
   TensorEntry entry;
-  entry.request.operation = Operation::barrier;
-  entry.request.name = "barrier";
-  entry.request.process_set = set;
+  entry.request.edit().operation = Operation::barrier;
+  entry.request.edit().name = "barrier";
+  entry.request.edit().process_set = set;
   return engine.enqueue(std::move(entry));
 }
 
@@ -99,8 +99,8 @@ TEST(a_broadcast_in_a_set_comes_from_the_global_rank) {
     for (int root : {1, 2}) {
       std::vector<int32_t> data(5, engine.rank());
       TensorEntry entry = in_set(allreduce("b", data), set);
-      entry.request.operation = Operation::broadcast;
-      entry.request.root_rank = root;
+      entry.request.edit().operation = Operation::broadcast;
+      entry.request.edit().root_rank = root;
       wait(engine, engine.enqueue(std::move(entry)));
       CHECK_EQUAL(data[4], root);
     }
@@ -119,8 +119,8 @@ TEST(who_may_not_use_a_set_is_told_so_at_once) {
                    engine.enqueue(in_set(allreduce("x", data), set)));
     } else {
       TensorEntry entry = in_set(allreduce("b", data), set);
-      entry.request.operation = Operation::broadcast;
-      entry.request.root_rank = 1;
+      entry.request.edit().operation = Operation::broadcast;
+      entry.request.edit().root_rank = 1;
       CHECK_THROWS(InvalidRequest, "expected a root rank of process set 1, [0, 2], got 1",
                    engine.enqueue(std::move(entry)));
     }

@@ -1,6 +1,7 @@
 #include "engine/response_cache.h"
 
 #include "check.h"
+#include "engine/tensor.h"
 
 using namespace autotune;
 
@@ -8,8 +9,8 @@ namespace {
 
 CacheEntry entry(const std::string& name, int64_t length = 1) {
   CacheEntry e;
-  e.request.name = name;
-  e.request.shape = {length};
+  e.request.edit().name = name;
+  e.request.edit().shape = {length};
   return e;
 }
 
@@ -28,6 +29,39 @@ TEST(a_request_is_a_hit_only_if_every_field_is_equal) {
   request.dtype = DataType::float64;
   CHECK_EQUAL(cache.find(request), -1);
   CHECK_EQUAL(cache.find(entry("y", 5).request), -1);
+}
+
+TEST(a_request_that_is_shared_is_found_where_it_is_now) {
+  ResponseCache cache;
+  const SharedRequest x = entry("x").request;
+  cache.put(1, {x, {}});
+  CHECK_EQUAL(cache.find(x), 1);
+  cache.put(1, entry("y"));
+  CHECK_EQUAL(cache.find(x), -1);
+  cache.put(0, entry("x"));  // another description of the same
+  CHECK_EQUAL(cache.find(x), 0);
+  CHECK(cache.at(0)->request.is(x));
+  cache.erase(0);
+  CHECK_EQUAL(cache.find(x), -1);
+}
+
+TEST(a_slot_knows_the_announced_tensor_until_it_changes_or_the_tensor_ends) {
+  ResponseCache cache;
+  TensorEntry tensor, other;
+  cache.put(0, entry("x"));
+  CHECK(cache.announced(0) == nullptr);
+  cache.set_announced(0, &tensor);
+  cache.forget(&other, 0);
+  CHECK(cache.announced(0) == &tensor);
+  cache.forget(&tensor, 0);
+  CHECK(cache.announced(0) == nullptr);
+  for (const bool is_erased : {true, false}) {
+    cache.set_announced(0, &tensor);
+    is_erased ? cache.erase(0) : cache.put(0, entry("y"));
+    CHECK(cache.announced(0) == nullptr);
+    if (is_erased) cache.put(0, entry("x"));
+  }
+  cache.forget(&tensor, -1);
 }
 
 TEST(a_slot_that_is_given_to_another_name_forgets_the_first) {
@@ -61,13 +95,13 @@ TEST(a_hit_means_what_the_slot_held_when_its_sender_looked) {
   CacheDirectory directory(1);
   directory.insert(entry("a"), 1, nothing_pinned);
   directory.insert(entry("b"), 5, nothing_pinned);
-  CHECK_EQUAL(directory.as_of(0, 4)->request.name, "a");
-  CHECK_EQUAL(directory.as_of(0, 5)->request.name, "b");
+  CHECK_EQUAL(directory.as_of(0, 4)->request->name, "a");
+  CHECK_EQUAL(directory.as_of(0, 5)->request->name, "b");
   CHECK(directory.as_of(0, 0) == nullptr);
   CHECK(directory.as_of(9, 5) == nullptr);
   directory.forget_before(5);
   directory.insert(entry("c"), 6, nothing_pinned);
-  CHECK_EQUAL(directory.as_of(0, 5)->request.name, "b");  // the slowest rank may still mean it
+  CHECK_EQUAL(directory.as_of(0, 5)->request->name, "b");  // the slowest rank may still mean it
 }
 
 TEST(shrinking_names_the_slots_that_went_and_capacity_zero_remembers_nothing) {

@@ -72,8 +72,8 @@ void with_wrong_hierarchy(const std::function<void(Engine&)>& body) {
 
 TensorEntry floats(const std::string& name, std::vector<float>& data) {
   TensorEntry entry;
-  entry.request.name = name;
-  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.request.edit().name = name;
+  entry.request.edit().shape = {static_cast<int64_t>(data.size())};
   entry.input = entry.output = data.data();
   return entry;
 }
@@ -100,7 +100,7 @@ void step(Engine& engine) {
   }
   std::vector<float> rows(static_cast<size_t>(engine.rank()) + 1, 1.0f);
   TensorEntry entry = floats("g", rows);
-  entry.request.operation = Operation::allgather;
+  entry.request.edit().operation = Operation::allgather;
   handles.push_back(engine.enqueue(std::move(entry)));
   for (int64_t handle : handles) wait(engine, handle);
   engine.end_step(true);
@@ -157,12 +157,14 @@ TEST(honest_backends_pass_in_every_type_and_operation) {
           memory.resize(300);
         }
         TensorEntry entry;
-        entry.request.name = "x";
-        entry.request.dtype = type;
-        entry.request.reduce_op = op;
-        entry.request.shape = {type == DataType::int32 ? 70 : type == DataType::int64 ? 30 : 300};
-        entry.request.prescale = 0.5;
-        entry.request.postscale = op == ReduceOp::product ? 1e-3 : 3.0;
+        entry.request.edit().name = "x";
+        entry.request.edit().dtype = type;
+        entry.request.edit().reduce_op = op;
+        entry.request.edit().shape = {type == DataType::int32   ? 70
+                                      : type == DataType::int64 ? 30
+                                                                : 300};
+        entry.request.edit().prescale = 0.5;
+        entry.request.edit().postscale = op == ReduceOp::product ? 1e-3 : 3.0;
         entry.input = entry.output = memory.data();
         wait(engine, engine.enqueue(std::move(entry)));
         engine.end_step(true);

@@ -25,9 +25,9 @@ namespace {
 
 TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data) {
   TensorEntry entry;
-  entry.request.name = name;
-  entry.request.dtype = DataType::int32;
-  entry.request.shape = {static_cast<int64_t>(data.size())};
+  entry.request.edit().name = name;
+  entry.request.edit().dtype = DataType::int32;
+  entry.request.edit().shape = {static_cast<int64_t>(data.size())};
   entry.input = entry.output = data.data();
   return entry;
 }
@@ -190,8 +190,8 @@ void record_steps(Timeline& timeline, int steps) {
   std::vector<TensorEntry> entries(161);
   std::vector<Work> works(2, {&response, {}});  // the second one queues
   for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i].request.name = "allreduce.layer" + std::to_string(i) + ".weight";
-    entries[i].request.shape = {64, static_cast<int64_t>(i)};
+    entries[i].request.edit().name = "allreduce.layer" + std::to_string(i) + ".weight";
+    entries[i].request.edit().shape = {64, static_cast<int64_t>(i)};
     works[i < 100 ? 0 : 1].entries.push_back(&entries[i]);
   }
   for (int step = 0; step < steps; ++step) {

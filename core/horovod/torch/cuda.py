@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ def use(engine: _engine.Engine, index: int) -> None:
     """
     libraries = cuda_libraries.find_libraries()
     try:
-        engine.use_device(index, libraries.nccl, libraries.nvrtc)
+        engine.use_device(index, libraries.nccl, libraries.nvrtc, os.environ.get("NCCL_HOSTID", ""))
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None
     except _engine.EngineError as error:

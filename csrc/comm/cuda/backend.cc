@@ -25,13 +25,15 @@ int cuda_version() {
   return version;
 }
 
-DeviceBackend make_cuda_backend(int index, const DeviceLibraries& libraries) {
-  auto nccl = std::make_shared<const NcclLibrary>(libraries.nccl);
-  auto device = std::make_unique<CudaDevice>(index, libraries.nvrtc);
+DeviceBackend make_cuda_backend(int index, const DeviceOptions& options) {
+  auto nccl = std::make_shared<const NcclLibrary>(options.nccl);
+  auto device = std::make_unique<CudaDevice>(index, options.nvrtc);
   const Device& known = *device;  // outlives what is connected
-  return {std::move(device), [nccl, &known](Communicator* plain, const auto& progress) {
-            return NcclCommunicator::connect(nccl, known, plain, progress);
-          }};
+  const auto connect = [nccl, &known, host_id = options.host_id](Communicator* plain,
+                                                                 const auto& progress) {
+    return NcclCommunicator::connect(nccl, known, host_id, plain, progress);
+  };
+  return {std::move(device), connect};
 }
 
 }  // namespace autotune

@@ -86,11 +86,12 @@ struct Place {
 };
 
 // Two ranks on one GPU make NCCL fail with words that nobody understands.
-void check_devices(const Device& device, Communicator& plain) {
+void check_devices(const Device& device, const std::string& host_id, Communicator& plain) {
   std::vector<Place> places(static_cast<size_t>(plain.size()));
   Place& own = places[static_cast<size_t>(plain.rank())];
   std::memset(&own, 0, sizeof own);
   gethostname(own.host, sizeof own.host - 1);
+  if (!host_id.empty()) own.host[host_id.copy(own.host, sizeof own.host - 1)] = '\0';
   device.identity().copy(own.gpu, sizeof own.gpu - 1);
   plain.allgather(places.data(), std::vector<int64_t>(places.size(), sizeof(Place)));
   for (size_t a = 0; a < places.size(); ++a) {
@@ -107,12 +108,12 @@ void check_devices(const Device& device, Communicator& plain) {
 }  // namespace
 
 std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
-    std::shared_ptr<const NcclLibrary> nccl, const Device& device, Communicator* plain,
-    const std::function<void()>& progress) {
+    std::shared_ptr<const NcclLibrary> nccl, const Device& device, const std::string& host_id,
+    Communicator* plain, const std::function<void()>& progress) {
   const int rank = plain == nullptr ? 0 : plain->rank();
   const int size = plain == nullptr ? 1 : plain->size();
   NcclId id{};
-  if (plain != nullptr) check_devices(device, *plain);
+  if (plain != nullptr) check_devices(device, host_id, *plain);
   if (rank == 0) nccl->check(nccl->make_id(&id), "starting a communicator");
   if (plain != nullptr) plain->broadcast(&id, sizeof id, 0);
   auto made = std::make_shared<void*>(nullptr);

@@ -15,7 +15,9 @@ class NcclCommunicator final : public DeviceCommunicator {
  public:
   // Collective over the ranks of `plain`; nullptr: one rank. `device` outlives this.
   static std::unique_ptr<DeviceCommunicator> connect(std::shared_ptr<const NcclLibrary> nccl,
-                                                     const Device& device, Communicator* plain,
+                                                     const Device& device,
+                                                     const std::string& host_id,
+                                                     Communicator* plain,
                                                      const std::function<void()>& progress);
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;

@@ -58,7 +58,10 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     hvd.init()
     if ON_GPU:
-        torch.cuda.set_device(hvd.local_rank())
+        gpus = torch.cuda.device_count()
+        torch.cuda.set_device(hvd.local_rank() % gpus)
+        if hvd.size() > gpus:  # they share GPUs: NCCL lets only ranks of different hosts do that
+            os.environ["NCCL_HOSTID"] = f"rank-{hvd.rank()}"
     # pytest removes old folders: not those of another rank, which does the same at this moment
     folder = Path(tempfile.gettempdir()) / f"pytest-of-gpu-rank-{hvd.rank()}"
     folder.mkdir(exist_ok=True)
