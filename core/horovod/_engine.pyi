@@ -5,6 +5,7 @@ releases the GIL. ``wait`` looks for Python signals every 100 ms.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 class EngineError(RuntimeError):
     """An operation failed on all ranks, a rank died, or the engine was shut down."""
@@ -115,6 +116,38 @@ class Prepared:
     def __init__(self, kind: Kind, name: str, shape: Sequence[int]) -> None:
         """**Local.** As the arguments of ``Engine.start``."""
 
+class PreparedAll:
+    """Several of them."""
+
+    def __init__(self, operations: Sequence[Prepared]) -> None:
+        """**Local.**"""
+
+class Places:
+    """Where as many tensors lie."""
+
+    def __init__(self, addresses: Sequence[int]) -> None:
+        """**Local.**"""
+
+class TensorReader:
+    """Reads where tensors lie by DLPack's C exchange API, without a call into Python for each."""
+
+    def __init__(self, api: object, types: Sequence[type]) -> None:
+        """**Local.** Read tensors of exactly ``types``.
+
+        Args:
+            api: Their attribute ``__dlpack_c_exchange_api__``.
+            types: The tensors' classes; subclasses are not read.
+
+        Raises ValueError: another kind or version of the API.
+        """
+
+    def find(self, operation: Prepared, tensor: object, device: int) -> int | None:
+        """**Local.** Return the address of a tensor that is as ``operation`` says: type, shape,
+        dense, on GPU ``device`` (-1: in the host's memory). None: it is not, or is unreadable."""
+
+    def find_all(self, operations: PreparedAll, tensors: list[Any], device: int) -> Places | None:
+        """**Local.** ``find`` for as many tensors; None when one of them does not fit."""
+
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
         """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
@@ -179,9 +212,9 @@ class Engine:
 
     def start_all(
         self,
-        operations: Sequence[Prepared],
-        inputs: Sequence[int],
-        outputs: Sequence[int],
+        operations: PreparedAll,
+        inputs: Places,
+        outputs: Places,
         stream: int = 0,
     ) -> int:
         """**Local.** As ``start`` for several operations: one handle each. The handles are
@@ -190,15 +223,15 @@ class Engine:
 
         Args:
             operations: What is to be done.
-            inputs, outputs: Addresses, as many as operations.
+            inputs, outputs: As many as operations.
             stream: As in ``start``.
         """
 
     def start_group(
         self,
-        operations: Sequence[Prepared],
-        inputs: Sequence[int],
-        outputs: Sequence[int],
+        operations: PreparedAll,
+        inputs: Places,
+        outputs: Places,
         stream: int = 0,
     ) -> int:
         """**Local.** As ``start_all``. They fuse like any others; with

@@ -8,6 +8,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/options.h"
+#include "bindings/tensors.h"
 #include "comm/choose.h"
 #include "comm/control/control.h"
 #include "comm/mpi/mpi_point_to_point.h"
@@ -111,17 +112,50 @@ Prepared prepare(const Kind& kind, std::string name, Shape shape) {
   return {std::move(request)};
 }
 
-std::vector<TensorEntry> make_entries(Engine& engine,
-                                      const std::vector<const Prepared*>& operations,
-                                      const std::vector<std::uintptr_t>& inputs,
-                                      const std::vector<std::uintptr_t>& outputs,
+// Several of them, and where as many tensors lie.
+struct PreparedAll {
+  std::vector<SharedRequest> requests;
+};
+
+struct Places {
+  std::vector<Address> addresses;
+};
+
+PreparedAll prepare_all(const std::vector<const Prepared*>& operations) {
+  PreparedAll all;
+  for (const Prepared* each : operations) all.requests.push_back(each->request);
+  return all;
+}
+
+std::optional<Address> find_one(const TensorReader& reader, const Prepared& operation,
+                                py::handle tensor, int device) {
+  return reader.find(operation.request, tensor.ptr(), device);
+}
+
+std::optional<Places> find_all(const TensorReader& reader, const PreparedAll& operations,
+                               const py::list& tensors, int device) {
+  const size_t count = operations.requests.size();
+  if (tensors.size() != count) return std::nullopt;
+  Places places;
+  places.addresses.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    PyObject* const tensor = PyList_GET_ITEM(tensors.ptr(), static_cast<Py_ssize_t>(i));
+    const auto address = reader.find(operations.requests[i], tensor, device);
+    if (!address) return std::nullopt;
+    places.addresses.push_back(*address);
+  }
+  return places;
+}
+
+std::vector<TensorEntry> make_entries(Engine& engine, const PreparedAll& operations,
+                                      const Places& inputs, const Places& outputs,
                                       DeviceStream stream) {
-  std::vector<TensorEntry> entries(operations.size());
+  std::vector<TensorEntry> entries(operations.requests.size());
   EventPtr ready;  // one event for all: they are in one stream
   for (size_t i = 0; i < entries.size(); ++i) {
     TensorEntry& entry = entries[i];
-    entry.request = operations[i]->request;
-    set_memory(entry, inputs.at(i), outputs.at(i));
+    entry.request = operations.requests[i];
+    set_memory(entry, inputs.addresses.at(i), outputs.addresses.at(i));
     if (!entry.request->on_device) continue;
     if (!ready) ready = engine.input_ready(stream);
     entry.ready = ready;
@@ -130,20 +164,19 @@ std::vector<TensorEntry> make_entries(Engine& engine,
 }
 
 // These keep the interpreter's lock, see `start`.
-int64_t start_prepared(Engine& engine, const Prepared& operation, std::uintptr_t input,
-                       std::uintptr_t output, DeviceStream stream) {
-  return engine.enqueue_all(make_entries(engine, {&operation}, {input}, {output}, stream));
+int64_t start_prepared(Engine& engine, const Prepared& operation, Address input, Address output,
+                       DeviceStream stream) {
+  return engine.enqueue_all(
+      make_entries(engine, {{operation.request}}, {{input}}, {{output}}, stream));
 }
 
-int64_t start_all(Engine& engine, const std::vector<const Prepared*>& operations,
-                  const std::vector<std::uintptr_t>& inputs,
-                  const std::vector<std::uintptr_t>& outputs, DeviceStream stream) {
+int64_t start_all(Engine& engine, const PreparedAll& operations, const Places& inputs,
+                  const Places& outputs, DeviceStream stream) {
   return engine.enqueue_all(make_entries(engine, operations, inputs, outputs, stream));
 }
 
-int64_t start_group(Engine& engine, const std::vector<const Prepared*>& operations,
-                    const std::vector<std::uintptr_t>& inputs,
-                    const std::vector<std::uintptr_t>& outputs, DeviceStream stream) {
+int64_t start_group(Engine& engine, const PreparedAll& operations, const Places& inputs,
+                    const Places& outputs, DeviceStream stream) {
   return engine.enqueue_group(make_entries(engine, operations, inputs, outputs, stream));
 }
 
@@ -237,6 +270,13 @@ void bind_engine(py::module_& module) {
            "process_set"_a = 0, "on_device"_a = false, "wire_type"_a = std::nullopt);
 
   py::class_<Prepared>(module, "Prepared").def(py::init(&prepare), "kind"_a, "name"_a, "shape"_a);
+  py::class_<PreparedAll>(module, "PreparedAll").def(py::init(&prepare_all), "operations"_a);
+  py::class_<Places>(module, "Places").def(py::init<std::vector<Address>>(), "addresses"_a);
+
+  py::class_<TensorReader>(module, "TensorReader")
+      .def(py::init<const py::capsule&, std::vector<py::type>>(), "api"_a, "types"_a)
+      .def("find", &find_one, "operation"_a, "tensor"_a, "device"_a)
+      .def("find_all", &find_all, "operations"_a, "tensors"_a, "device"_a);
 
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")

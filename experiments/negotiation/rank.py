@@ -23,8 +23,8 @@ engine = basics.engine()
 values = np.ones(TENSORS, dtype=np.float32)
 first = values.ctypes.data
 kind = _engine.Kind(operation="allreduce", dtype="float32", reduce_op="average")
-members = [_engine.Prepared(kind, f"tensor.{i}", (1,)) for i in range(TENSORS)]
-places = [first + 4 * i for i in range(TENSORS)]
+members = _engine.PreparedAll([_engine.Prepared(kind, f"tensor.{i}", (1,)) for i in range(TENSORS)])
+places = _engine.Places([first + 4 * i for i in range(TENSORS)])
 
 
 def run(steps: int) -> float:

@@ -9,7 +9,7 @@ and reaped when another one is added.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod import _engine, autotuning
@@ -35,7 +35,7 @@ class Operation:
     def __init__(
         self,
         engine: _engine.Engine,
-        handles: list[int],
+        handles: Sequence[int],
         kept: tuple[Any, ...],
         finish: Callable[[Operation], Any],
         in_engine: bool = True,
@@ -81,7 +81,7 @@ class Operation:
                     self.engine.finish_all(self.handles[0], len(self.handles), stream)
             except _engine.EngineError as error:
                 first = error
-            self.handles = []  # not when the wait was interrupted
+            self.handles = ()  # not when the wait was interrupted
         if first is not None:
             self.release()
             raise HorovodInternalError(str(first)) from None
@@ -90,7 +90,7 @@ class Operation:
         """**Local.** Let the engine forget its handles, and let go of the tensors."""
         for handle in self.handles:
             self.engine.release(handle)
-        self.handles.clear()
+        self.handles = ()
         self.kept = ()
 
 

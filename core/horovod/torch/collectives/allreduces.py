@@ -75,8 +75,8 @@ def allreduce_async(
     """
     op = resolve_op(op, average)
     check(tensor)
-    how = How(name, op, prescale_factor, postscale_factor, process_set)
-    return _start(tensor, torch.empty_like(tensor, requires_grad=False), how)
+    output = torch.empty_like(tensor, requires_grad=False)
+    return _start(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -90,8 +90,7 @@ def allreduce_async_(
 ) -> int:
     """**Collective.** As ``allreduce_async``, in place."""
     op = resolve_op(op, average)
-    how = How(name, op, prescale_factor, postscale_factor, process_set)
-    return _start(tensor, tensor, how)
+    return _start(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_(
@@ -247,18 +246,26 @@ def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor
     return result
 
 
-def _start(tensor: torch.Tensor, output: torch.Tensor, how: How) -> int:
+def _start(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
     return request.start_one(
         "allreduce",
-        how.name,
+        name,
         tensor,
         output,
-        how.process_set,
+        process_set,
         request.result_output,
-        reduce_op=ENGINE_NAMES[how.op],
-        prescale=how.prescale,
-        postscale=how.postscale,
-        wire_type=how.wire_type,
+        reduce_op=ENGINE_NAMES[op],
+        prescale=prescale,
+        postscale=postscale,
+        wire_type=None,
     )
 
 

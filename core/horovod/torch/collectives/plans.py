@@ -25,7 +25,7 @@ DTYPES = {
 
 _kinds: dict[Hashable, _engine.Kind] = {}
 _plans: dict[Hashable, Plan | GroupPlan] = {}
-_MOST = 1000  # kinds, and plans: names or factors that change from call to call
+_MOST = 10_000  # kinds, and plans: names or factors that change from call to call
 
 
 def check(tensor: torch.Tensor) -> str:
@@ -86,6 +86,20 @@ def kind(
     return made
 
 
+def _make_reader() -> _engine.TensorReader | None:
+    api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # from torch 2.10 on
+    if api is None:
+        return None
+    try:
+        return _engine.TensorReader(api, [torch.Tensor, torch.nn.Parameter])
+    except ValueError:
+        return None
+
+
+_reader = _make_reader()
+"""Reads tensors ten times as fast as Python can; None: torch is too old, or too new."""
+
+
 class Plan:
     """One operation, prepared for tensors like ``tensor``.
 
@@ -101,10 +115,19 @@ class Plan:
         self.device = tensor.get_device()
         self._dtype, self._shape = tensor.dtype, tensor.shape
 
+    def place(self, tensor: torch.Tensor) -> int | None:
+        """**Local.** Return the address of ``tensor``; None: it is not like that one."""
+        if _reader is not None:
+            found = _reader.find(self.prepared, tensor, self.device)
+            if found is not None:
+                return found
+        return tensor.data_ptr() if self.fits(tensor) else None
+
     def fits(self, tensor: torch.Tensor) -> bool:
         """**Local.** Return whether ``tensor`` is like the one that it was made for."""
         return (
-            tensor.dtype is self._dtype
+            isinstance(tensor, torch.Tensor)
+            and tensor.dtype is self._dtype
             and tensor.shape == self._shape
             and tensor.get_device() == self.device
             and tensor.layout is torch.strided
@@ -125,11 +148,24 @@ class GroupPlan:
     def __init__(self, plans: Sequence[Plan], device: int) -> None:
         self._plans = plans
         self.device = device
-        self.prepared = [plan.prepared for plan in plans]
+        self.prepared = _engine.PreparedAll([plan.prepared for plan in plans])
 
-    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """**Local.** Return whether ``tensors``, as many, are like those it was made for."""
-        return all(plan.fits(t) for plan, t in zip(self._plans, tensors, strict=True))
+    def places(self, tensors: Sequence[torch.Tensor]) -> _engine.Places | None:
+        """**Local.** Return where ``tensors`` lie; None: they are not like those."""
+        if _reader is not None:
+            found = _reader.find_all(self.prepared, list(tensors), self.device)
+            if found is not None:
+                return found
+        if len(tensors) != len(self._plans):
+            return None
+        if not all(plan.fits(t) for plan, t in zip(self._plans, tensors, strict=True)):
+            return None
+        return places_of(tensors)
+
+
+def places_of(tensors: Sequence[torch.Tensor]) -> _engine.Places:
+    """**Local.** Return where ``tensors`` lie, whatever they are like."""
+    return _engine.Places([tensor.data_ptr() for tensor in tensors])
 
 
 def known(key: Hashable) -> Any:

@@ -67,10 +67,9 @@ def start_one(
         assert output is not None
         sent = received = tensor.cpu()
         finish = _through_host(finish, [received], [output])
-    handle = _start(engine, operation, name, sent, received, process_set, how)
-    kept, device = (tensor, output), sent.get_device()
-    stream = 0 if device < 0 else cuda.current_stream(device)
-    return handles.add(Operation(engine, [handle], kept, finish, output is None, device, stream))
+    handle, device, stream = _start(engine, operation, name, sent, received, process_set, how)
+    kept = tensor, output
+    return handles.add(Operation(engine, (handle,), kept, finish, output is None, device, stream))
 
 
 def run_reduction(
@@ -89,37 +88,17 @@ def run_reduction(
     The shortest way through Python: a loop over small tensors spends most of its time here.
     """
     engine = basics.engine()
-    number = process_set.process_set_id
-    key = (operation, name, number, reduce_op, prescale, postscale, wire_type, tensor.dtype)
-    plan = plans.known(key)
-    if plan is not None and plan.fits(tensor):
-        device = plan.device
-        stream = 0 if device < 0 else cuda.current_stream(device)
-        place = tensor.data_ptr()
-        other = place if output is tensor else output.data_ptr()
-        try:
-            handle = engine.start_prepared(plan.prepared, place, other, stream)
-        except _engine.InvalidRequest as error:
-            raise ValueError(str(error)) from None
-        except _engine.EngineError as error:
-            raise HorovodInternalError(str(error)) from None
-    else:
-        how = {
-            "reduce_op": reduce_op,
-            "prescale": prescale,
-            "postscale": postscale,
-            "wire_type": wire_type,
-        }
-        if _needs_host(tensor, how):
-            start = start_one(operation, name, tensor, output, process_set, result_output, **how)
-            result: torch.Tensor = handles.synchronize(start)
-            return result
-        device = tensor.get_device()
-        stream = 0 if device < 0 else cuda.current_stream(device)
-        handle = _start(engine, operation, name, tensor, output, process_set, how)
-        if name is not None:
-            kind = plans.kind(engine, operation, tensor, number or 0, True, how)
-            plans.remember(key, Plan(kind, f"{operation}.{name}", tensor))
+    how = {
+        "reduce_op": reduce_op,
+        "prescale": prescale,
+        "postscale": postscale,
+        "wire_type": wire_type,
+    }
+    if _needs_host(tensor, how):
+        start = start_one(operation, name, tensor, output, process_set, result_output, **how)
+        result: torch.Tensor = handles.synchronize(start)
+        return result
+    handle, device, stream = _start(engine, operation, name, tensor, output, process_set, how)
     try:
         engine.finish(handle, stream)
     except _engine.EngineError as error:
@@ -127,7 +106,7 @@ def run_reduction(
     except BaseException:
         kept = tensor, output
         finish = result_output
-        handles.abandon(Operation(engine, [handle], kept, finish, False, device, stream))
+        handles.abandon(Operation(engine, (handle,), kept, finish, False, device, stream))
         raise
     autotuning.tick()
     return output
@@ -157,15 +136,18 @@ def start_group(
     count = len(tensors)
     key = (group, name, number, count, *how.values())
     plan = plans.known(key)
-    if plan is None or not plan.fits(tensors):
+    inputs = None if plan is None else plan.places(tensors)
+    if inputs is None:
         plan = _plan_group(engine, operation, name, tensors, number, how)
+        inputs = plans.places_of(tensors)
         if name is not None:
             plans.remember(key, plan)
-    inputs = [tensor.data_ptr() for tensor in tensors]
     if outputs is tensors:
         places = inputs
+    elif outputs is None:
+        places = _engine.Places([0] * count)
     else:
-        places = [0] * count if outputs is None else [output.data_ptr() for output in outputs]
+        places = plan.places(outputs) or plans.places_of(outputs)
     device = plan.device
     stream = 0 if device < 0 else cuda.current_stream(device)
     try:
@@ -174,7 +156,7 @@ def start_group(
         raise _refused(error, group, name, number) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
-    numbers = list(range(first, first + count))
+    numbers = range(first, first + count)
     return handles.add(Operation(engine, numbers, kept, finish, outputs is None, device, stream))
 
 
@@ -311,24 +293,32 @@ def _start(
     output: torch.Tensor | None,
     process_set: ProcessSet,
     how: dict[str, Any],
-) -> int:
-    """Hand one tensor to the engine and return the engine's handle."""
-    device = tensor.get_device()
+) -> tuple[int, int, int]:
+    """Hand one tensor to the engine; return the engine's handle, the GPU (-1: none), its stream."""
     number = 0 if process_set is global_process_set else set_id(process_set)
-    splits = how.pop("splits", ())
-    kind = plans.kind(engine, operation, tensor, number, name is not None, how)
-    if name is not None:
-        full_name = f"{operation}.{name}"
-    else:
-        full_name = _next_name(operation, number)
-    place = 0 if output is None else output.data_ptr()
-    stream = 0 if device < 0 else cuda.current_stream(device)
+    key = (operation, name, number, *how.values())
+    plan = None if name is None else plans.known(key)
+    place = None if plan is None else plan.place(tensor)
     try:
-        return engine.start(kind, full_name, tensor.data_ptr(), place, tensor.shape, stream, splits)
+        if plan is not None and place is not None:
+            device = plan.device
+            stream = 0 if device < 0 else cuda.current_stream(device)
+            other = place if output is tensor else 0 if output is None else output.data_ptr()
+            return engine.start_prepared(plan.prepared, place, other, stream), device, stream
+        splits = how.pop("splits", ())
+        kind = plans.kind(engine, operation, tensor, number, name is not None, how)
+        device = tensor.get_device()
+        stream = 0 if device < 0 else cuda.current_stream(device)
+        full_name = _next_name(operation, number) if name is None else f"{operation}.{name}"
+        place, other = tensor.data_ptr(), 0 if output is None else output.data_ptr()
+        started = engine.start(kind, full_name, place, other, tensor.shape, stream, splits)
     except _engine.InvalidRequest as error:
         raise _refused(error, operation, name, number) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
+    if name is not None and not splits:
+        plans.remember(key, Plan(kind, full_name, tensor))
+    return started, device, stream
 
 
 def _next_name(kind: str, set_number: int) -> str:

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from horovod.torch import handles
-from horovod.torch.collectives.repeated import start_all
+from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.gradients import Group
 
 
 class Batch:
-    """Groups of one gradient each, which travel by their ``single``."""
+    """Groups of one gradient each, on their way.
+
+    Args:
+        groups: In the order of the allreduces; ``Group.alone`` is set.
+    """
 
     __slots__ = ("_groups", "_handle", "_tensors")
 
-    def __init__(self) -> None:
-        self._groups: list[Group | None] = []
-        self._tensors: list[torch.Tensor] = []
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups: list[Group | None] = list(groups)
+        self._tensors: list[Any] = []
         self._handle: int | None = None
 
-    def add(self, group: Group, tensor: torch.Tensor) -> None:
-        """**Local.** Before ``start``: ``tensor`` is what travels for ``group``."""
-        self._groups.append(group)
-        self._tensors.append(tensor)
+    def start(self, allreduces: RepeatedAllreduces, tensors: list[torch.Tensor]) -> None:
+        """**Collective.** Start to reduce ``tensors``, what travels for the groups."""
+        self._tensors = tensors
+        self._handle = allreduces.start(tensors)
 
-    def start(self) -> None:
-        """**Collective.** Start to reduce all of them."""
-        singles = [group.single for group in self._groups if group is not None]
-        self._handle = start_all([each for each in singles if each is not None], self._tensors)
+    def start_again(self, allreduces: RepeatedAllreduces) -> bool:
+        """**Collective.** Start to reduce the gradients as they are, if they are like the last."""
+        self._tensors = [g.members[0].parameter.grad for g in self._groups if g is not None]
+        self._handle = allreduces.start_again(self._tensors)
+        return self._handle is not None
 
     def finish(self, passes: int) -> None:
         """**Local.** Wait for all, put them in place and expect ``passes`` passes again.

@@ -12,7 +12,6 @@ import torch
 from horovod.process_set import ProcessSet
 from horovod.torch import handles, operations
 from horovod.torch.collectives.reduce_ops import Adasum, How
-from horovod.torch.collectives.repeated import RepeatedAllreduce
 from horovod.torch.collectives.request import compresses
 from horovod.torch.compression import Compression, Compressor
 
@@ -34,6 +33,11 @@ class Options:
         return self.op, self.prescale_factor, self.postscale_factor, self.process_set
 
     @property
+    def as_they_are(self) -> bool:
+        """**Local.** Whether dense gradients may travel as they are: the engine does the rest."""
+        return self.compression is Compression.none or self.wire_type is not None
+
+    @property
     def wire_type(self) -> str | None:
         """**Local.** The type as which the engine may let float32 gradients travel."""
         return None if self.op == Adasum else self.compression.wire_type
@@ -50,7 +54,7 @@ class Gradient:
     """
 
     __slots__ = (
-        *("_context", "_sent", "_sparse_dim"),
+        *("_context", "_sparse_dim"),
         *("__weakref__", "group", "name", "parameter", "passes_left"),
     )
 
@@ -59,7 +63,6 @@ class Gradient:
         self.name = name
         self.passes_left = passes
         self.group: Group
-        self._sent: torch.Tensor | None = None
         self._context: object = None
         self._sparse_dim = 0
 
@@ -73,7 +76,7 @@ class Gradient:
 
         Args:
             options: How gradients travel.
-            alone: It travels by ``RepeatedAllreduce``, which compresses what the engine can.
+            alone: It travels by ``RepeatedAllreduces``, which compress what the engine can.
         """
         gradient = self.parameter.grad
         if gradient is None:
@@ -88,14 +91,12 @@ class Gradient:
             alone and compresses(gradient, options.wire_type)
         ):
             gradient, self._context = options.compression.compress(gradient)
-        self._sent = gradient = gradient.contiguous()
-        return gradient
+        return gradient.contiguous()
 
     def put_in_place(self, reduced: torch.Tensor, options: Options) -> None:
         """**Local.** Make ``reduced``, which travelled, the parameter's gradient."""
-        sent, self._sent = self._sent, None
         gradient = self.parameter.grad
-        if reduced is sent and sent is gradient:
+        if reduced is gradient and self._context is None:
             return
         if not reduced.is_sparse:
             reduced = options.compression.decompress(reduced, self._context)
@@ -124,7 +125,7 @@ class Group:
         members: Its gradients.
         missing: How many of them are not complete yet.
         started: Whether they are on their way.
-        single: The allreduce of the only member; None: there are several.
+        alone: The allreduce of the only member; None: there are several.
         bytes: Of all parameters.
         batch_bytes: Complete gradients of so many bytes do not wait for further ones. On a GPU the
             script runs ahead of what is computed, so that there is time.
@@ -132,7 +133,7 @@ class Group:
 
     __slots__ = (
         *("_options", "_waits"),
-        *("batch_bytes", "bytes", "members", "missing", "single", "started"),
+        *("alone", "batch_bytes", "bytes", "members", "missing", "started"),
     )
 
     def __init__(self, members: Sequence[Gradient], options: Options) -> None:
@@ -143,22 +144,21 @@ class Group:
         self._waits: list[tuple[list[Gradient], int | Callable[[], Any]]] = []
         for member in self.members:
             member.group = self
-        alone = None
+        self.alone: How | None = None
         if len(self.members) == 1:
-            alone = How(self.members[0].name, *options.how, options.wire_type)
-        self.single = None if alone is None else RepeatedAllreduce(alone)
+            self.alone = How(self.members[0].name, *options.how, options.wire_type)
         self.bytes = sum(m.parameter.nbytes for m in self.members)
         self.batch_bytes = (16 << 20) if self.members[0].parameter.is_cuda else (1 << 20)
 
     def outgoing_alone(self) -> torch.Tensor | None:
-        """**Local.** Return what travels by ``single``; None: ``start`` the group instead."""
-        if self.single is None:
+        """**Local.** Return what travels by ``alone``; None: ``start`` the group instead."""
+        if self.alone is None:
             return None
         tensor = self.members[0].outgoing(self._options, alone=True)
         return None if tensor.is_sparse else tensor
 
     def put_alone(self, reduced: torch.Tensor, passes: int) -> None:
-        """**Local.** Take what ``outgoing_alone`` returned, reduced; expect ``passes`` passes."""
+        """**Local.** Take what travelled by ``alone``, reduced; expect ``passes`` passes again."""
         member = self.members[0]
         self.missing, self.started = 1, False
         member.passes_left = passes

@@ -14,6 +14,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horovod import basics
+from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.batch import Batch
 from horovod.torch.wrapped.gradients import Gradient, Group, Options
 
@@ -48,6 +49,8 @@ class Reducer:
         self._complete_bytes = 0
         self._started: list[Group] = []
         self._batches: list[Batch] = []
+        self._known: dict[Group, tuple[list[Group], RepeatedAllreduces]] = {}
+        """{first group: what was started together last time, and how}"""
 
     def watch(self, parameter: torch.Tensor, name: str) -> None:
         """**Local**, every rank alike. Reduce the gradient of ``parameter`` from now on.
@@ -73,6 +76,7 @@ class Reducer:
 
     def group(self, groups: Sequence[Sequence[torch.Tensor]]) -> None:
         """**Local**, every rank alike. Reduce the parameters of each of ``groups`` together."""
+        self._known.clear()
         for parameters in groups:
             members = [self._gradients[p] for p in parameters if p in self._gradients]
             if len(members) > 1:
@@ -155,20 +159,37 @@ class Reducer:
     def _start_complete(self) -> None:
         """Hand what is complete to the engine, dense gradients in one call per device."""
         complete, self._complete, self._complete_bytes = self._complete, [], 0
-        by_device: dict[int, Batch] = {}
+        if not complete or (self.options.as_they_are and self._start_again(complete)):
+            return
+        by_device: dict[int, tuple[list[Group], list[torch.Tensor]]] = {}
         for group in complete:
             tensor = group.outgoing_alone()
             if tensor is None:
                 self._started.append(group)
                 group.start()
                 continue
-            device = tensor.get_device()
-            if device not in by_device:
-                by_device[device] = Batch()
-            by_device[device].add(group, tensor)
-        for batch in by_device.values():
+            groups, tensors = by_device.setdefault(tensor.get_device(), ([], []))
+            groups.append(group)
+            tensors.append(tensor)
+        for groups, tensors in by_device.values():
+            hows = [group.alone for group in groups if group.alone is not None]
+            allreduces = RepeatedAllreduces(hows)
+            self._known[groups[0]] = groups, allreduces
+            batch = Batch(groups)
             self._batches.append(batch)
-            batch.start()
+            batch.start(allreduces, tensors)
+
+    def _start_again(self, groups: list[Group]) -> bool:
+        """Start what was started together before; False: it is not the same now."""
+        known, allreduces = self._known.get(groups[0], ([], None))
+        if allreduces is None or known != groups:
+            return False
+        batch = Batch(groups)
+        self._batches.append(batch)  # also when the engine refuses it
+        if batch.start_again(allreduces):
+            return True
+        self._batches.pop()
+        return False
 
     def _start_missing(self) -> None:
         for parameter in [p for p in self._frozen if p.requires_grad]:
@@ -184,6 +205,7 @@ class Reducer:
                 group.drop(self.passes)
 
     def _give_up(self, parameter: torch.Tensor) -> None:
+        self._known.clear()
         group = self._gradients.pop(parameter).group
         group.drop(self.passes)
         group.members = [m for m in group.members if m.parameter is not parameter]
