@@ -129,7 +129,7 @@ class Plan:
             isinstance(tensor, torch.Tensor)
             and tensor.dtype is self._dtype
             and tensor.shape == self._shape
-            and tensor.get_device() == self.device
+            and (tensor.is_cpu if self.device < 0 else tensor.get_device() == self.device)
             and tensor.layout is torch.strided
             and tensor.is_contiguous()
         )

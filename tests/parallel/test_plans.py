@@ -1,0 +1,153 @@
+"""Operations that come back are prepared once; what is not like the first time is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import horovod.torch as hvd
+from horovod import _engine
+from horovod.torch.collectives import plans
+from horovod.torch.collectives.plans import DTYPES, GroupPlan, Plan
+
+
+@pytest.fixture(params=["by C", "by Python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Read tensors by DLPack where torch offers it, and without."""
+    if request.param == "by C" and plans._reader is None:
+        pytest.skip("this torch has no C interface of DLPack 1")
+    if request.param == "by Python":
+        monkeypatch.setattr(plans, "_reader", None)
+    return
+
+
+def plan(tensor: torch.Tensor, name: str = "x") -> Plan:
+    kind = _engine.Kind(operation="allreduce", dtype=DTYPES[tensor.dtype])
+    return Plan(kind, name, tensor)
+
+
+class Subclass(torch.Tensor):
+    """A tensor that may do things of its own."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (3, 1, 2)])
+def test_the_address_is_the_tensors(way: None, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.ones(shape).to(dtype)
+    made = plan(tensor)
+    assert made.place(tensor) == tensor.data_ptr()
+    moved = torch.cat([torch.zeros(7).to(dtype), tensor.reshape(-1)])[7:].reshape(shape)
+    assert made.place(moved) == moved.data_ptr()
+    for other in set(DTYPES) - {dtype}:
+        assert made.place(torch.ones(shape).to(other)) is None
+
+
+def test_what_is_not_alike_has_no_place(way: None) -> None:
+    made = plan(torch.ones(4, 4))
+    strided = torch.ones(8, 4)
+    strange: list[Any] = [
+        *(torch.ones(4, 5), torch.ones(16), torch.ones(4, 4, 1), torch.tensor(1.0)),
+        *(torch.ones(4, 4).t(), strided[::2], torch.ones(1, 4).expand(4, 4)),
+        *(torch.ones(4, 4).to_sparse(), torch.ones(4, 4, device="meta")),
+        *(None, 5, "x", [torch.ones(4, 4)]),
+    ]
+    for each in strange:
+        assert made.place(each) is None, each
+    for alike in (nn.Parameter(torch.ones(4, 4)), torch.ones(4, 4).as_subclass(Subclass)):
+        assert made.place(alike) == alike.data_ptr()
+    assert plan(torch.ones(1, 4)).place(torch.ones(4, 4)[:, :1].t()) is None
+    row = torch.ones(2, 4)[:1].transpose(0, 1)  # of shape (4, 1): dense, whatever its strides are
+    assert plan(torch.ones(4, 1)).place(row) == row.data_ptr()
+
+
+def test_a_group_has_places_when_all_fit(way: None) -> None:
+    tensors = [torch.ones(3), torch.ones(2, 2, dtype=torch.int64)]
+    group = GroupPlan([plan(t, str(i)) for i, t in enumerate(tensors)], -1)
+    assert isinstance(group.places(tensors), _engine.Places)
+    assert isinstance(group.places(tuple(tensors)), _engine.Places)
+    for wrong in ([], tensors[:1], tensors[::-1], [*tensors, tensors[0]], [tensors[0], None]):
+        assert group.places(wrong) is None
+
+
+def test_another_api_is_refused() -> None:
+    with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
+        _engine.TensorReader(torch.utils.dlpack.to_dlpack(torch.ones(1)), [torch.Tensor])
+
+
+def test_an_operation_that_changes_is_made_anew(way: None, rank: int, size: int) -> None:
+    for number in range(12):
+        dtype = torch.float32 if number % 4 < 2 else torch.float64
+        shape = (3,) if number % 6 < 3 else (2, 2)
+        own = torch.full(shape, rank + number, dtype=dtype)
+        expected = torch.full(shape, (size - 1) / 2 + number, dtype=dtype)
+        got = [
+            hvd.allreduce(own, name="changing"),
+            hvd.synchronize(hvd.allreduce_async(own, name="changing.too")),
+            *hvd.grouped_allreduce([own, own], name="changing.group"),
+            hvd.broadcast(expected if rank == 0 else own, 0, name="changing.b"),
+        ]
+        for each in got:
+            assert torch.equal(each, expected)
+        gathered = hvd.allgather(own, name="changing.g")
+        assert gathered.shape == (size * shape[0], *shape[1:])
+        blocks = hvd.alltoall(own.repeat(size, *[1] * (own.dim() - 1)), name="changing.a")
+        assert blocks.shape == gathered.shape
+
+
+class Halving(hvd.Compression.none):
+    """Changes gradients in place."""
+
+    calls = 0
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
+        Halving.calls += 1
+        return tensor.mul_(0.5), 2.0
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
+        return tensor * ctx
+
+
+def test_a_compression_of_the_scripts_own_is_called_for_every_gradient(
+    way: None, rank: int, size: int
+) -> None:
+    weights = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(weights, lr=1.0),
+        named_parameters=[(f"halving.{i}", p) for i, p in enumerate(weights)],
+        compression=Halving,
+    )
+    Halving.calls = 0
+    for step in range(3):
+        optimizer.zero_grad()
+        sum(((rank + 1) * p).sum() for p in weights).backward()
+        optimizer.step()
+        assert Halving.calls == 4 * (step + 1)
+    for weight in weights:
+        assert torch.equal(weight.detach(), torch.full((3,), -3 * (size + 1) / 2))
+
+
+def test_a_gradient_that_was_exchanged_on_its_way_gets_the_result(
+    way: None, rank: int, size: int
+) -> None:
+    count = 300_000  # enough to be started by the hook, before the exchange
+    weights = [nn.Parameter(torch.zeros(count)) for _ in range(3)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(weights, lr=1.0),
+        named_parameters=[(f"exchanged.{i}", p) for i, p in enumerate(weights)],
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum(((rank + 1) * p).sum() for p in weights).backward()
+        new = weights[1].grad = torch.full((count,), 7.0)
+        optimizer.synchronize()
+        for weight in weights:
+            assert torch.equal(weight.grad, torch.full((count,), (size + 1) / 2))
+        assert weights[1].grad is new
+        with optimizer.skip_synchronize():
+            optimizer.step()
