@@ -50,8 +50,12 @@ class Ground:
         hvd.init()
         torch.set_num_threads(1)
         self.gpu = kind == "cuda"
-        self.device = torch.device(kind, hvd.local_rank()) if self.gpu else torch.device(kind)
+        self.device = torch.device(kind)
         if self.gpu:
+            gpus = torch.cuda.device_count()
+            self.device = torch.device(kind, hvd.local_rank() % gpus)
+            if hvd.size() > gpus:  # NCCL lets only ranks of different hosts share one
+                os.environ["NCCL_HOSTID"] = f"rank-{hvd.rank()}"
             torch.cuda.set_device(self.device)
             torch.backends.cuda.matmul.allow_tf32 = True
             torch.backends.cudnn.allow_tf32 = True
