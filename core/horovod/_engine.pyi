@@ -148,6 +148,22 @@ class TensorReader:
     def find_all(self, operations: PreparedAll, tensors: list[Any], device: int) -> Places | None:
         """**Local.** ``find`` for as many tensors; None when one of them does not fit."""
 
+class Runner:
+    """Does one prepared operation at once, again and again."""
+
+    def __init__(
+        self, engine: Engine, reader: TensorReader, operation: Prepared, device: int
+    ) -> None:
+        """**Local.** For tensors of GPU ``device``; -1: of the CPU."""
+
+    @property
+    def pending(self) -> int:
+        """**Local.** Handle of an operation whose wait was interrupted; -1: there is none."""
+
+    def run(self, input: object, output: object, stream: int) -> bool:
+        """**Collective.** ``start_prepared`` and ``finish``. False: one of the tensors is not like
+        those it was prepared for, and nothing has happened."""
+
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
         """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.

@@ -207,6 +207,40 @@ void finish(Engine& engine, int64_t handle, DeviceStream stream) {
   finish_all(engine, handle, 1, stream);
 }
 
+// Starts and finishes one operation of one engine: what a loop over small tensors consists of.
+struct Runner {
+  py::object engine_object, reader_object;  // keep alive:
+  Engine* engine;
+  const TensorReader* reader;
+  SharedRequest request;
+  int device;
+  int64_t pending = -1;
+};
+
+Runner make_runner(const py::object& engine, const py::object& reader, const Prepared& operation,
+                   int device) {
+  return {
+      engine, reader, engine.cast<Engine*>(), reader.cast<const TensorReader*>(), operation.request,
+      device};
+}
+
+bool run(Runner& runner, py::handle input, py::handle output, DeviceStream stream) {
+  const auto from = runner.reader->find(runner.request, input.ptr(), runner.device);
+  if (!from) return false;
+  const auto to =
+      input.is(output) ? from : runner.reader->find(runner.request, output.ptr(), runner.device);
+  if (!to) return false;
+  runner.pending = start_prepared(*runner.engine, {runner.request}, *from, *to, stream);
+  try {
+    finish_all(*runner.engine, runner.pending, 1, stream);
+  } catch (const EngineError&) {  // finished, too
+    runner.pending = -1;
+    throw;
+  }
+  runner.pending = -1;
+  return true;
+}
+
 // Memory of a result as Python's buffer protocol wants it: a memoryview keeps this object alive.
 struct ResultBuffer {
   std::shared_ptr<char[]> data;
@@ -272,6 +306,11 @@ void bind_engine(py::module_& module) {
   py::class_<Prepared>(module, "Prepared").def(py::init(&prepare), "kind"_a, "name"_a, "shape"_a);
   py::class_<PreparedAll>(module, "PreparedAll").def(py::init(&prepare_all), "operations"_a);
   py::class_<Places>(module, "Places").def(py::init<std::vector<Address>>(), "addresses"_a);
+
+  py::class_<Runner>(module, "Runner")
+      .def(py::init(&make_runner), "engine"_a, "reader"_a, "operation"_a, "device"_a)
+      .def("run", &run, "input"_a, "output"_a, "stream"_a)
+      .def_readonly("pending", &Runner::pending);
 
   py::class_<TensorReader>(module, "TensorReader")
       .def(py::init<const py::capsule&, std::vector<py::type>>(), "api"_a, "types"_a)

@@ -116,6 +116,8 @@ class Halving(hvd.Compression.none):
 def test_a_compression_of_the_scripts_own_is_called_for_every_gradient(
     way: None, rank: int, size: int
 ) -> None:
+    if size == 1:
+        pytest.skip("one rank alone communicates no gradients")
     weights = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(weights, lr=1.0),
@@ -135,6 +137,8 @@ def test_a_compression_of_the_scripts_own_is_called_for_every_gradient(
 def test_a_gradient_that_was_exchanged_on_its_way_gets_the_result(
     way: None, rank: int, size: int
 ) -> None:
+    if size == 1:
+        pytest.skip("one rank alone communicates no gradients")
     count = 300_000  # enough to be started by the hook, before the exchange
     weights = [nn.Parameter(torch.zeros(count)) for _ in range(3)]
     optimizer = hvd.DistributedOptimizer(

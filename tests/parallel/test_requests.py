@@ -79,6 +79,26 @@ def test_an_interrupted_wait_leaves_the_job_usable(rank: int, size: int) -> None
         assert torch.equal(hvd.allreduce(torch.ones(3)), torch.ones(3))
 
 
+def test_an_interrupted_repetition_leaves_the_job_usable(rank: int, size: int) -> None:
+    """The same of an operation that is prepared, started and waited for in one call."""
+    from mpi4py import MPI
+
+    tensor = torch.ones(100_000)
+    for _ in range(3):
+        hvd.allreduce_(tensor, name="interrupted.too")
+    if size > 1 and rank == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            hvd.allreduce_(tensor, name="interrupted.too")
+        del tensor
+        MPI.COMM_WORLD.Barrier()
+    elif size > 1:
+        MPI.COMM_WORLD.Barrier()
+        hvd.allreduce_(tensor, name="interrupted.too")
+    for _ in range(3):
+        assert torch.equal(hvd.allreduce(torch.ones(3), name="interrupted.not"), torch.ones(3))
+
+
 def test_refused_requests_do_not_shift_the_numbers_of_unnamed_operations(rank: int) -> None:
     if rank == 0:
         with pytest.raises(ValueError, match="contiguous"):

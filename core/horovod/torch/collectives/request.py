@@ -87,6 +87,11 @@ def run_reduction(
 
     The shortest way through Python: a loop over small tensors spends most of its time here.
     """
+    number = process_set.process_set_id
+    key = (operation, name, number, reduce_op, prescale, postscale, wire_type)
+    plan = plans.known(key)
+    if plan is not None and plan.runner is not None and _run(plan, tensor, output):
+        return output
     engine = basics.engine()
     how = {
         "reduce_op": reduce_op,
@@ -94,22 +99,38 @@ def run_reduction(
         "postscale": postscale,
         "wire_type": wire_type,
     }
-    if _needs_host(tensor, how):
-        start = start_one(operation, name, tensor, output, process_set, result_output, **how)
-        result: torch.Tensor = handles.synchronize(start)
-        return result
-    handle, device, stream = _start(engine, operation, name, tensor, output, process_set, how)
+    result: torch.Tensor = handles.synchronize(
+        start_one(operation, name, tensor, output, process_set, result_output, **how)
+    )
+    plan = plans.known(key)
+    if plan is not None:
+        plan.prepare_to_run(engine)
+    return result
+
+
+def _run(plan: Plan, tensor: torch.Tensor, output: torch.Tensor) -> bool:
+    """Do the operation at once if it is the same as before; False: it is not."""
+    runner, device = plan.runner, plan.device
+    assert runner is not None
+    stream = 0 if device < 0 else cuda.current_stream(device)
     try:
-        engine.finish(handle, stream)
+        done = runner.run(tensor, output, stream)
+    except _engine.InvalidRequest as error:
+        raise ValueError(str(error)) from None
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
     except BaseException:
-        kept = tensor, output
-        finish = result_output
-        handles.abandon(Operation(engine, (handle,), kept, finish, False, device, stream))
+        if runner.pending >= 0:
+            waited = (runner.pending,)
+            kept = tensor, output
+            abandoned = Operation(
+                basics.engine(), waited, kept, result_output, False, device, stream
+            )
+            handles.abandon(abandoned)
         raise
-    autotuning.tick()
-    return output
+    if done:
+        autotuning.tick()
+    return done
 
 
 def start_group(
