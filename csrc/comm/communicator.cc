@@ -1,9 +1,9 @@
 #include "comm/communicator.h"
 
-#include <cstring>
 #include <numeric>
 
 #include "comm/stream.h"
+#include "common/copy.h"
 
 namespace autotune {
 
@@ -33,7 +33,7 @@ void Communicator::alltoall(const void* send, void* receive, const std::vector<i
   std::vector<char> all(
       static_cast<size_t>(std::accumulate(sent_by.begin(), sent_by.end(), int64_t{0})));
   const auto copy = [](void* to, const void* from, int64_t length) {
-    if (length > 0) std::memcpy(to, from, static_cast<size_t>(length));
+    copy_bytes(to, from, length);
   };
   char* block = all.data();
   for (size_t r = 0; r < own; ++r) block += sent_by[r];

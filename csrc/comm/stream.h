@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "common/copy.h"
 
 namespace autotune {
 
@@ -44,19 +44,19 @@ class Stream {
 
   void read(int64_t begin, int64_t end, char* to) const {
     for_each_part(begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
-      std::memcpy(to + before * item_, input, static_cast<size_t>(length * item_));
+      copy_bytes(to + before * item_, input, length * item_);
     });
   }
 
   void read_outputs(int64_t begin, int64_t end, char* to) const {
     for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t before) {
-      std::memcpy(to + before * item_, output, static_cast<size_t>(length * item_));
+      copy_bytes(to + before * item_, output, length * item_);
     });
   }
 
   void write(int64_t begin, int64_t end, const char* from) const {
     for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t before) {
-      std::memcpy(output, from + before * item_, static_cast<size_t>(length * item_));
+      copy_bytes(output, from + before * item_, length * item_);
     });
   }
 

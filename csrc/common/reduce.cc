@@ -5,6 +5,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "common/copy.h"
+
 namespace autotune {
 
 namespace {
@@ -198,7 +200,7 @@ void combine(void* out, const void* a, const void* b, int64_t count, DataType ty
 
 void convert(void* out, DataType out_type, const void* in, DataType in_type, int64_t count) {
   if (out_type == in_type) {
-    if (count > 0) std::memcpy(out, in, static_cast<size_t>(count) * size_of(in_type));
+    copy_bytes(out, in, count * static_cast<int64_t>(size_of(in_type)));
     return;
   }
   const auto each = [count](auto* to, const auto* from, auto&& act) {

@@ -8,6 +8,7 @@
 
 #include "comm/hierarchical/hierarchical_device.h"
 #include "comm/p2p/adasum.h"
+#include "common/copy.h"
 #include "common/errors.h"
 #include "common/log.h"
 #include "common/reduce.h"
@@ -21,10 +22,6 @@ namespace {
 // Above this a copy in and out costs more than one more message per peer (measured: 2 ranks, one
 // host).
 constexpr int64_t in_place_bytes = 128 << 10;
-
-void copy(void* to, const void* from, int64_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
 
 // Memory for `rows` rows like those of the input.
 void make_result(TensorEntry& entry, int64_t rows) {
@@ -181,7 +178,7 @@ void Executor::allreduce(const Response& response, const Entries& entries,
     for (const TensorEntry* entry : entries) {
       const int64_t bytes = entry->request->bytes();
       if (packed(*entry)) {
-        copy(next, entry->input, bytes);
+        copy_bytes(next, entry->input, bytes);
         next += bytes;
       } else {
         spans_.push_back({entry->input, entry->output, bytes / item});
@@ -195,7 +192,7 @@ void Executor::allreduce(const Response& response, const Entries& entries,
   const char* next = buffer;
   for (const TensorEntry* entry : entries) {
     if (!packed(*entry)) continue;
-    copy(entry->output, next, entry->request->bytes());
+    copy_bytes(entry->output, next, entry->request->bytes());
     next += entry->request->bytes();
   }
 }
@@ -242,7 +239,7 @@ void Executor::allgather(const Response& response, const Entries& entries,
         blocks + std::accumulate(block_bytes.begin(),
                                  block_bytes.begin() + static_cast<ptrdiff_t>(rank), int64_t{0});
     for (const TensorEntry* entry : entries) {
-      copy(next, entry->input, entry->request->bytes());
+      copy_bytes(next, entry->input, entry->request->bytes());
       next += entry->request->bytes();
     }
   }
@@ -258,7 +255,7 @@ void Executor::allgather(const Response& response, const Entries& entries,
   for (size_t r = 0; r < size; ++r) {
     for (size_t e = 0; e < entries.size(); ++e) {
       const int64_t bytes = offsets[e][r + 1] - offsets[e][r];
-      copy(entries[e]->handle->result.get() + offsets[e][r], next, bytes);
+      copy_bytes(entries[e]->handle->result.get() + offsets[e][r], next, bytes);
       next += bytes;
     }
   }
@@ -288,7 +285,7 @@ void Executor::reducescatter(const Response& response, const Entries& entries,
       for (size_t e = 0; e < entries.size(); ++e) {
         const Request& request = entries[e]->request;
         const int64_t bytes = rows_of(request.shape[0], r, size) * row_bytes_of(request);
-        copy(next, static_cast<const char*>(entries[e]->input) + done[e], bytes);
+        copy_bytes(next, static_cast<const char*>(entries[e]->input) + done[e], bytes);
         done[e] += bytes;
         next += bytes;
       }
@@ -309,7 +306,7 @@ void Executor::reducescatter(const Response& response, const Entries& entries,
   scale(own, block_bytes / item, response.dtype, response.postscale,
         response.reduce_op == ReduceOp::average ? size : 1);
   for (const TensorEntry* entry : entries) {
-    copy(entry->handle->result.get(), own, entry->handle->result_bytes);
+    copy_bytes(entry->handle->result.get(), own, entry->handle->result_bytes);
     own += entry->handle->result_bytes;
   }
 }
@@ -331,7 +328,7 @@ void Executor::broadcast(const Response& response, TensorEntry& entry, const Set
   const int64_t bytes = entry.request->bytes();
   const auto found = std::find(set.ranks.begin(), set.ranks.end(), response.root_rank);
   const auto root = static_cast<int>(found - set.ranks.begin());
-  if (communicator.rank() == root) copy(entry.output, entry.input, bytes);
+  if (communicator.rank() == root) copy_bytes(entry.output, entry.input, bytes);
   Stopwatch watch(counters_.transfer_ns);
   Activity activity(timeline_, activity_name(communicator.backend(), Operation::broadcast));
   communicator.broadcast(entry.output, bytes, root);

@@ -1,11 +1,11 @@
 #include "comm/hierarchical/hierarchical_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "comm/stream.h"
+#include "common/copy.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -98,13 +98,12 @@ void HierarchicalCommunicator::allgather(void* blocks, const std::vector<int64_t
   const auto for_each_rank = [&](auto&& act) {
     auto* block = static_cast<char*>(blocks);
     for (size_t rank = 0; rank < bytes_per_rank.size(); block += bytes_per_rank[rank], ++rank) {
-      const auto bytes = static_cast<size_t>(bytes_per_rank[rank]);
-      if (bytes > 0)
-        act(static_cast<int>(rank), block, by_host_.data() + offset_of_rank[rank], bytes);
+      act(static_cast<int>(rank), block, by_host_.data() + offset_of_rank[rank],
+          bytes_per_rank[rank]);
     }
   };
-  for_each_rank([&](int rank, char* block, char* place, size_t bytes) {
-    if (rank == rank_) std::memcpy(place, block, bytes);
+  for_each_rank([&](int rank, char* block, char* place, int64_t bytes) {
+    if (rank == rank_) copy_bytes(place, block, bytes);
   });
   const auto own_host = static_cast<size_t>(map_.host_of(rank_));
   char* const own = by_host_.data() + host_offset[own_host];
@@ -120,8 +119,8 @@ void HierarchicalCommunicator::allgather(void* blocks, const std::vector<int64_t
   local_->broadcast(by_host_.data(), host_offset[own_host], 0);
   const int64_t after = host_offset[own_host] + host_bytes[own_host];
   local_->broadcast(by_host_.data() + after, total - after, 0);
-  for_each_rank([&](int rank, char* block, const char* place, size_t bytes) {
-    if (rank != rank_) std::memcpy(block, place, bytes);
+  for_each_rank([&](int rank, char* block, const char* place, int64_t bytes) {
+    if (rank != rank_) copy_bytes(block, place, bytes);
   });
 }
 

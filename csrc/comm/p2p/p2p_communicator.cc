@@ -1,11 +1,11 @@
 #include "comm/p2p/p2p_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "comm/p2p/backoff.h"
 #include "comm/stream.h"
+#include "common/copy.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -36,7 +36,7 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
   const int64_t piece_count = std::max<int64_t>(piece_bytes / item, 1);
   for (const Span& span : spans) {
     if (span.output != span.input && span.count > 0) {
-      std::memcpy(span.output, span.input, static_cast<size_t>(span.count * item));
+      copy_bytes(span.output, span.input, span.count * item);
     }
     scale(span.output, span.count, type, prescale);
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
@@ -200,7 +200,7 @@ void P2pCommunicator::alltoall(const void* send, void* receive, const std::vecto
   in = static_cast<char*>(receive);
   for (size_t peer = 0; peer < n; ++peer) {
     const int64_t length = bytes[own * n + peer];
-    if (peer == own && length > 0) std::memcpy(in, out, static_cast<size_t>(length));
+    if (peer == own) copy_bytes(in, out, length);
     if (peer != own) {
       for_each_cut(out, length, [&](char* data, int64_t part) {
         transport_->send(static_cast<int>(peer), data, part);

@@ -1,7 +1,6 @@
 #include "comm/self/self_communicator.h"
 
-#include <cstring>
-
+#include "common/copy.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -10,7 +9,7 @@ void SelfCommunicator::allreduce(const std::vector<Span>& spans, DataType type, 
                                  double prescale, double postscale) {
   for (const Span& span : spans) {
     const size_t bytes = static_cast<size_t>(span.count) * size_of(type);
-    if (span.output != span.input && bytes > 0) std::memcpy(span.output, span.input, bytes);
+    copy_bytes(span.output, span.input, bytes);
     scale(span.output, span.count, type, prescale);
     scale(span.output, span.count, type, postscale);
   }
@@ -23,7 +22,7 @@ void SelfCommunicator::broadcast(void* /*data*/, int64_t /*bytes*/, int /*root_r
 
 void SelfCommunicator::alltoall(const void* send, void* receive,
                                 const std::vector<int64_t>& bytes) {
-  if (bytes[0] > 0) std::memcpy(receive, send, static_cast<size_t>(bytes[0]));
+  copy_bytes(receive, send, bytes[0]);
 }
 
 }  // namespace autotune

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
+#include "common/copy.h"
 #include "common/errors.h"
 #include "common/reduce.h"
 
@@ -157,10 +157,9 @@ void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int p
   plan.stream.for_each_part(
       begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
         const int64_t at = before * plan.stream.item();
-        const auto bytes = static_cast<size_t>(length * plan.stream.item());
         const char* own = input;
         if (plan.prescale != 1.0) {
-          scratch_.assign(input, input + bytes);
+          scratch_.assign(input, input + length * plan.stream.item());
           scale(scratch_.data(), length, plan.type, plan.prescale);
           own = scratch_.data();
         }
@@ -174,7 +173,7 @@ void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int p
         }
         scale(sum + at, length, plan.type, plan.postscale,
               plan.op == ReduceOp::average ? size_ : 1);
-        std::memcpy(output, sum + at, bytes);
+        copy_bytes(output, sum + at, length * plan.stream.item());
       });
 }
 
@@ -196,15 +195,15 @@ void SharedCommunicator::allgather(void* blocks, const std::vector<int64_t>& byt
   for (int64_t begin = 0; begin < longest; begin += slot_bytes_) {
     const auto part = [&](int rank) {
       const int64_t left = bytes_per_rank[static_cast<size_t>(rank)] - begin;
-      return static_cast<size_t>(std::clamp<int64_t>(left, 0, slot_bytes_));
+      return std::clamp<int64_t>(left, 0, slot_bytes_);
     };
     next_parity();
     const auto own = static_cast<size_t>(rank_);
-    if (part(rank_) > 0) std::memcpy(slot(rank_, parity_), block[own] + begin, part(rank_));
+    copy_bytes(slot(rank_, parity_), block[own] + begin, part(rank_));
     barrier();
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_ || part(peer) == 0) continue;
-      std::memcpy(block[static_cast<size_t>(peer)] + begin, slot(peer, parity_), part(peer));
+      if (peer == rank_) continue;
+      copy_bytes(block[static_cast<size_t>(peer)] + begin, slot(peer, parity_), part(peer));
     }
   }
 }
@@ -212,11 +211,11 @@ void SharedCommunicator::allgather(void* blocks, const std::vector<int64_t>& byt
 void SharedCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
   for (int64_t begin = 0; begin < bytes; begin += slot_bytes_) {
     char* const part = static_cast<char*>(data) + begin;
-    const auto length = static_cast<size_t>(std::min(slot_bytes_, bytes - begin));
+    const int64_t length = std::min(slot_bytes_, bytes - begin);
     next_parity();
-    if (rank_ == root_rank) std::memcpy(slot(rank_, parity_), part, length);
+    if (rank_ == root_rank) copy_bytes(slot(rank_, parity_), part, length);
     barrier();
-    if (rank_ != root_rank) std::memcpy(part, slot(root_rank, parity_), length);
+    if (rank_ != root_rank) copy_bytes(part, slot(root_rank, parity_), length);
   }
 }
 
@@ -236,25 +235,21 @@ void SharedCommunicator::alltoall(const void* send, void* receive,
     out.push_back(out[peer] + bytes[own * n + peer]);
     in.push_back(in[peer] + bytes[peer * n + own]);
   }
-  if (bytes[own * n + own] > 0) {
-    std::memcpy(in[own], out[own], static_cast<size_t>(bytes[own * n + own]));
-  }
+  copy_bytes(in[own], out[own], bytes[own * n + own]);
   for (int64_t begin = 0; begin < longest; begin += slice_bytes_) {
     const auto part = [&](size_t from, size_t to) {
-      return static_cast<size_t>(
-          std::clamp<int64_t>(bytes[from * n + to] - begin, 0, slice_bytes_));
+      return std::clamp<int64_t>(bytes[from * n + to] - begin, 0, slice_bytes_);
     };
     next_parity();
     for (size_t peer = 0; peer < n; ++peer) {
-      if (peer == own || part(own, peer) == 0) continue;
-      std::memcpy(region(rank_, parity_, static_cast<int>(peer)), out[peer] + begin,
-                  part(own, peer));
+      if (peer == own) continue;
+      copy_bytes(region(rank_, parity_, static_cast<int>(peer)), out[peer] + begin,
+                 part(own, peer));
     }
     barrier();
     for (size_t peer = 0; peer < n; ++peer) {
-      if (peer == own || part(peer, own) == 0) continue;
-      std::memcpy(in[peer] + begin, region(static_cast<int>(peer), parity_, rank_),
-                  part(peer, own));
+      if (peer == own) continue;
+      copy_bytes(in[peer] + begin, region(static_cast<int>(peer), parity_, rank_), part(peer, own));
     }
   }
 }

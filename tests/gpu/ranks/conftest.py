@@ -73,7 +73,8 @@ def pytest_runtest_makereport() -> Iterator[None]:
     report = yield
     if report.failed:
         meeting.failed = True
-        print(f"rank {hvd.rank()}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__)
+        rank = f"rank {hvd.rank()}" if hvd.is_initialized() else "a rank without hvd.init()"
+        print(f"{rank}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__)
     return report
 
 

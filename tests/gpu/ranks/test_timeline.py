@@ -30,7 +30,8 @@ def test_allreduces_on_the_gpu_are_named_after_nccl(
     hvd.shutdown()
     if rank == 0:
         events = load(folder / "t.json")
-        assert len(named(events, "ALLREDUCE")) == 5 + 3
-        if ON_GPU:
-            assert len(named(events, "NCCL_ALLREDUCE")) >= 6
+        tracks = 1 + ON_GPU  # the host's and the GPU's
+        assert len(named(events, "ALLREDUCE")) == tracks * (5 + 3)
+        for part in ("QUEUE", "WAIT_FOR_DATA", "NCCL_ALLREDUCE") * ON_GPU:
+            assert len(named(events, part)) == 5 + 3, part
     hvd.init()

@@ -1,0 +1,39 @@
+#include "common/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace autotune {
+
+namespace {
+
+// glibc before 2.39 copies 4 KiB and more by the processor's own string instruction, which on AMD's
+// takes twice as long when source and target lie alike in their pages (glibc's bug 30994; here 22
+// instead of 14 ms for an allreduce of 102 MB). Less than that it copies by vectors.
+constexpr int64_t piece_bytes = 2 << 10;
+
+bool copies_in_pieces() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+void copy_bytes(void* to, const void* from, int64_t bytes) {
+  static const bool in_pieces = copies_in_pieces();
+  if (to == from || bytes <= 0) return;
+  if (!in_pieces) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return;
+  }
+  for (int64_t done = 0; done < bytes; done += piece_bytes) {
+    std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done,
+                static_cast<size_t>(std::min(piece_bytes, bytes - done)));
+  }
+}
+
+}  // namespace autotune
