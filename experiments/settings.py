@@ -16,7 +16,7 @@ _epochs = itertools.count(1)
 class Setting:
     """One setting; the values are those of the package's defaults."""
 
-    fusion_threshold_bytes: int = 16 * 2**20
+    fusion_threshold_bytes: int = 64 * 2**20
     cycle_time_ms: float = 1.0
     cache_capacity: int = 1024
     hierarchical_allreduce: bool = False

@@ -44,7 +44,7 @@ using Shape = std::vector<int64_t>;
 
 // The five communication parameters; see autotune/space.py for units and domains.
 struct Params {
-  int64_t fusion_threshold_bytes = 16 << 20;
+  int64_t fusion_threshold_bytes = 64 << 20;
   double cycle_time_ms = 1.0;
   int64_t cache_capacity = 1024;
   bool hierarchical_allreduce = false;

@@ -38,7 +38,7 @@ def flat(params: CommParams) -> float:
 
 def best_at_default(params: CommParams) -> float:
     """Every change costs something."""
-    return bowl(params, octave=4.0, decade=0.0)
+    return bowl(params, octave=6.0, decade=0.0)
 
 
 def silent(params: CommParams) -> float:

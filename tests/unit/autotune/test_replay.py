@@ -191,7 +191,7 @@ def test_the_yaml_is_a_section_of_the_launchers_file() -> None:
     content = yaml.safe_load(render(Result(params=CommParams()), "yaml"))
     assert content == {
         "params": {
-            "fusion_threshold_mb": 16,
+            "fusion_threshold_mb": 64,
             "cycle_time_ms": 1,
             "cache_capacity": 1024,
             "hierarchical_allreduce": False,

@@ -59,7 +59,7 @@ def test_whole_search_domain_is_offered_where_the_payload_is_unknown():
 def test_thresholds_above_the_payload_stand_in_the_grid_once():
     space = SearchSpace(CommParams(), tensors=10, payload=3 * MIB)
     thresholds = values(space, "fusion_threshold_bytes")
-    assert [value for value in thresholds if value >= 3 * MIB] == [16 * MIB]
+    assert [value for value in thresholds if value >= 3 * MIB] == [64 * MIB]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_the_file_is_as_documented(tmp_path: Path, make_run, make_trial) -> None
     log.close()
     lines = (tmp_path / "log.csv").read_text().split("\n")
     assert lines[0] == HEADER == COLUMNS
-    assert lines[1] == "0,0,1024,1,16,812.5"
+    assert lines[1] == "0,0,1024,1,64,812.5"
     assert lines[2] == lines[3] == f"0,0,1024,1,{4099 / 2**20!r},1290.25"
     assert lines[4:] == [""]
 
