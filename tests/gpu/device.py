@@ -12,12 +12,24 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+import horovod.torch as hvd
+
 KIND = os.environ.get("HVD_TEST_DEVICE", "cuda")
 ON_GPU = KIND == "cuda"
 DEVICE = torch.device(KIND)
 """Without a number: the current one, which conftest sets to the local rank's."""
 CYCLES_PER_MS = 2_000_000
 """Of the GPU's clock, rounded up: ``busy`` lasts at least as long as it says on any of today's."""
+
+
+def take_gpu() -> None:
+    """After ``hvd.init``: make a GPU the rank's own, or share one where there are too few."""
+    if not ON_GPU:
+        return
+    gpus = torch.cuda.device_count()
+    torch.cuda.set_device(hvd.local_rank() % gpus)
+    if hvd.size() > gpus:  # NCCL lets only ranks of different hosts share one
+        os.environ["NCCL_HOSTID"] = f"rank-{hvd.rank()}"
 
 
 def put(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch
 
 import horovod.torch as hvd
-from gpu.device import finish, full
+from gpu.device import finish, full, take_gpu
 
 WARM_UP, LAST = 20, 400
 
@@ -32,8 +31,7 @@ def main(how: str, folder: Path) -> None:
     # Who is left is to learn it from the engine, not from mpirun's signal.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hvd.init()
-    if torch.cuda.is_available():
-        torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     tensor, step = full(4_000_000, 1.0), 0
     last = hvd.rank() == hvd.size() - 1
     try:

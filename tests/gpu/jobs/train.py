@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 import horovod.torch as hvd
-from gpu.device import DEVICE, ON_GPU
+from gpu.device import DEVICE, ON_GPU, take_gpu
 
 MOST_STEPS = 20_000
 
@@ -22,8 +22,7 @@ MOST_STEPS = 20_000
 def main(folder: Path) -> None:
     hvd.init()
     torch.set_num_threads(1)
-    if ON_GPU:
-        torch.cuda.set_device(hvd.local_rank())
+    take_gpu()
     torch.manual_seed(0)
     width = 1024 if ON_GPU else 64
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(12))).to(DEVICE)

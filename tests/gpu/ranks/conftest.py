@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from gpu.device import ON_GPU
+from gpu.device import ON_GPU, take_gpu
 
 MOST_FAILURES = 8
 
@@ -57,11 +57,7 @@ def pytest_configure() -> None:
         raise pytest.UsageError("torch finds no GPU here; HVD_TEST_DEVICE=cpu tests the tests")
     torch.set_num_threads(1)
     hvd.init()
-    if ON_GPU:
-        gpus = torch.cuda.device_count()
-        torch.cuda.set_device(hvd.local_rank() % gpus)
-        if hvd.size() > gpus:  # they share GPUs: NCCL lets only ranks of different hosts do that
-            os.environ["NCCL_HOSTID"] = f"rank-{hvd.rank()}"
+    take_gpu()
     # pytest removes old folders: not those of another rank, which does the same at this moment
     folder = Path(tempfile.gettempdir()) / f"pytest-of-gpu-rank-{hvd.rank()}"
     folder.mkdir(exist_ok=True)
