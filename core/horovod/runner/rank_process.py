@@ -60,18 +60,23 @@ def rank_folder(output: str, rank: int, size: int) -> Path:
 
 
 class Tail:
-    """The last lines of both streams, in the order in which they came."""
+    """The last lines of both streams, whole ones, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._bytes = b""
+        self._begun: dict[int, bytes] = {}  # of each stream: the line that has not ended
 
-    def add(self, data: bytes) -> None:
-        """Append ``data``; only the end is kept."""
-        self._bytes = (self._bytes + data)[-4 * TAIL_BYTES :]
+    def add(self, number: int, data: bytes) -> None:
+        """Append ``data`` of stream ``number``; only the end is kept."""
+        lines, newline, begun = (self._begun.get(number, b"") + data).rpartition(b"\n")
+        self._bytes = (self._bytes + lines + newline)[-4 * TAIL_BYTES :]
+        self._begun[number] = begun[-4 * TAIL_BYTES :]
 
     def lines(self) -> list[str]:
         """Return at most ``TAIL_LINES`` lines, together at most ``TAIL_BYTES`` bytes."""
-        text = self._bytes.strip(b"\r\n")[-TAIL_BYTES:].decode("ascii", "backslashreplace")
+        begun = (line for line in self._begun.values() if line)
+        kept = b"\n".join((self._bytes.removesuffix(b"\n"), *begun))
+        text = kept.strip(b"\r\n")[-TAIL_BYTES:].decode("ascii", "backslashreplace")
         return text[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]
 
 
@@ -98,7 +103,7 @@ class Stream:
             data = os.read(self.source, 1 << 16)
         except OSError:  # EIO: the last writer of a terminal closed it
             data = b""
-        self._tail.add(data)
+        self._tail.add(self.number, data)
         data = self._stamped(data) if self._timestamps and data else data
         for keep in (self._write_file, self._write_on):
             keep(data)

@@ -136,7 +136,7 @@ def test_a_forged_record_is_dropped() -> None:
 
 def test_a_record_is_written_in_one_piece() -> None:
     tail = Tail()
-    tail.add("\u4e2d\x1b\n".encode() * 5000)
+    tail.add(1, "\u4e2d\x1b\n".encode() * 5000)
     record = {"rank": 10**6, "host": "h" * 200, "code": -9, "told": True, "tail": tail.lines()}
     assert len(encode_record(record)) < 4096
 
@@ -154,3 +154,14 @@ def test_folders_are_padded_to_the_widest_rank() -> None:
 )
 def test_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int) -> None:
     assert find_rank(environ) == rank
+
+
+def test_lines_of_the_two_streams_are_not_mixed_within():
+    tail = Tail()
+    tail.add(1, b"line of ")
+    tail.add(2, b"Traceback\n  File")
+    tail.add(1, b"rank 1\nno newline")
+    tail.add(2, b" x\n")
+    assert tail.lines() == ["Traceback", "line of rank 1", "  File x", "no newline"]
+    tail.add(2, b"y" * 100_000)
+    assert tail.lines()[-1] == "y" * rank_process.TAIL_BYTES
