@@ -26,10 +26,14 @@ def take_gpu() -> None:
     """After ``hvd.init``: make a GPU the rank's own, or share one where there are too few."""
     if not ON_GPU:
         return
-    gpus = torch.cuda.device_count()
-    torch.cuda.set_device(hvd.local_rank() % gpus)
-    if hvd.size() > gpus:  # NCCL lets only ranks of different hosts share one
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    if shares_gpu():  # NCCL lets only ranks of different hosts do that
         os.environ["NCCL_HOSTID"] = f"rank-{hvd.rank()}"
+
+
+def shares_gpu() -> bool:
+    """Return whether there are fewer GPUs than ranks."""
+    return ON_GPU and hvd.size() > torch.cuda.device_count()
 
 
 def put(tensor: torch.Tensor) -> torch.Tensor:

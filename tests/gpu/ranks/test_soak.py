@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from gpu.device import DEVICE, ON_GPU, busy, finish, new_stream, using
+from gpu.device import DEVICE, ON_GPU, busy, finish, new_stream, shares_gpu, using
 from horovod import _engine, basics
 from parallel.values import FLOATS, INTEGERS
 
@@ -214,7 +214,8 @@ def test_random_operations_are_right_and_cost_no_memory(rank: int, size: int) ->
         f"bytes, GPU outside torch {settled[1] / MIB:.0f} -> {other / MIB:.0f} MiB"
     )
     assert allocated <= settled[0] + MIB
-    assert other <= settled[1] + 128 * MIB
+    if not shares_gpu():  # else it is the other rank's torch, too
+        assert other <= settled[1] + 128 * MIB
     hvd.barrier()
     for each in sets[1:]:
         hvd.remove_process_set(each)
