@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 namespace autotune {
 
 namespace {
@@ -34,6 +38,28 @@ void copy_bytes(void* to, const void* from, int64_t bytes) {
     std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done,
                 static_cast<size_t>(std::min(piece_bytes, bytes - done)));
   }
+}
+
+void stream_bytes(void* to, const void* from, int64_t bytes) {
+#if defined(__x86_64__)
+  constexpr int64_t width = sizeof(__m128i), line = 64;
+  auto* target = static_cast<char*>(to);
+  const auto* source = static_cast<const char*>(from);
+  const auto at = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(to) % line);
+  const int64_t before = std::min((line - at) % line, bytes);  // streaming stores are aligned
+  copy_bytes(target, source, before);
+  int64_t done = before;
+  for (; done + line <= bytes; done += line) {
+    for (int64_t part = done; part < done + line; part += width) {
+      const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target + part), value);
+    }
+  }
+  copy_bytes(target + done, source + done, bytes - done);
+  _mm_sfence();
+#else
+  copy_bytes(to, from, bytes);
+#endif
 }
 
 }  // namespace autotune

@@ -19,6 +19,8 @@ constexpr int64_t usual_slot_bytes = 512 << 10;
 constexpr int64_t most_bytes = 24 << 20;
 constexpr int64_t small_bytes = 16 << 10;
 constexpr int64_t cache_line = 64;
+// What is combined at once, and copied while it is in the first-level cache.
+constexpr int64_t piece_bytes = 8 << 10;
 
 int64_t slice_bytes_for(int size) {
   const int64_t slot = std::min(usual_slot_bytes, most_bytes / (2 * size));
@@ -42,7 +44,8 @@ SharedCommunicator::SharedCommunicator(std::unique_ptr<Segment> segment, int ran
       slot_bytes_(slot_bytes_for(size)),
       slice_bytes_(slice_bytes_for(size)),
       progress_(std::move(progress)),
-      barrier_(reinterpret_cast<BarrierSlot*>(segment_->data()), rank_, size_) {}
+      barrier_(reinterpret_cast<BarrierSlot*>(segment_->data()), rank_, size_),
+      piece_(static_cast<size_t>(piece_bytes)) {}
 
 char* SharedCommunicator::slot(int rank, int parity) const {
   char* slots = segment_->data() + sizeof(BarrierSlot) * static_cast<size_t>(size_);
@@ -76,6 +79,7 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
   int parity = next_parity();
   copy_in(plan, 0, parity);
   barrier();
+  auto begin = Clock::now();
   for (int64_t round = 0; round < plan.rounds; ++round) {
     reduce_own_slice(plan, round, parity);
     const int next = round + 1 < plan.rounds ? next_parity() : parity;
@@ -83,6 +87,10 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
     barrier();
     copy_out(plan, round, parity);
     parity = next;
+    if (round + 2 >= plan.rounds) continue;  // the last ones are short
+    const auto end = Clock::now();
+    stores_.add(std::chrono::duration<double, std::nano>(end - begin).count());
+    begin = end;
   }
 }
 
@@ -145,6 +153,13 @@ void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
     if (slice == rank_) continue;
     const auto [begin, end] = plan.range(round, slice);
     char* to = region(rank_, parity, slice);
+    if (plan.prescale == 1.0 && stores_.streaming()) {
+      plan.stream.for_each_part(
+          begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
+            stream_bytes(to + before * plan.stream.item(), input, length * plan.stream.item());
+          });
+      continue;
+    }
     plan.stream.read(begin, end, to);
     scale(to, end - begin, plan.type, plan.prescale);
   }
@@ -153,28 +168,46 @@ void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
 void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int parity) {
   if (rank_ >= plan.slices) return;
   const auto [begin, end] = plan.range(round, rank_);
-  char* const sum = region(rank_, parity, rank_);
+  char* const sums = region(rank_, parity, rank_);
+  const int64_t item = plan.stream.item();
   plan.stream.for_each_part(
       begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
-        const int64_t at = before * plan.stream.item();
-        const char* own = input;
-        if (plan.prescale != 1.0) {
-          scratch_.assign(input, input + length * plan.stream.item());
-          scale(scratch_.data(), length, plan.type, plan.prescale);
-          own = scratch_.data();
+        const int64_t at = before * item;
+        if (!stores_.streaming()) {
+          reduce_piece(plan, input, sums + at, at, length, parity);
+          copy_bytes(output, sums + at, length * item);
+          return;
         }
-        const auto contribution = [&](int peer) {
-          return peer == rank_ ? own : region(peer, parity, rank_) + at;
-        };
-        const char* partial = contribution(0);
-        for (int peer = 1; peer < size_; ++peer) {
-          combine(sum + at, partial, contribution(peer), length, plan.type, plan.op);
-          partial = sum + at;
+        // Through memory of one's own, in pieces that stay in the first-level cache.
+        for (int64_t done = 0; done < length; done += piece_bytes / item) {
+          const int64_t count = std::min(piece_bytes / item, length - done), from = done * item;
+          char* const sum = rank_ < 2 ? output + from : piece_.data();
+          reduce_piece(plan, input + from, sum, at + from, count, parity);
+          stream_bytes(sums + at + from, sum, count * item);
+          copy_bytes(output + from, sum, count * item);
         }
-        scale(sum + at, length, plan.type, plan.postscale,
-              plan.op == ReduceOp::average ? size_ : 1);
-        copy_bytes(output, sum + at, length * plan.stream.item());
       });
+}
+
+// Combine `count` elements of the own slice, `at` bytes behind its begin in the regions, into
+// `sum`: this may be `input` where the own contribution is one of the first two.
+void SharedCommunicator::reduce_piece(const Plan& plan, const char* input, char* sum, int64_t at,
+                                      int64_t count, int parity) {
+  const char* own = input;
+  if (plan.prescale != 1.0) {
+    scratch_.assign(input, input + count * plan.stream.item());
+    scale(scratch_.data(), count, plan.type, plan.prescale);
+    own = scratch_.data();
+  }
+  const auto contribution = [&](int peer) {
+    return peer == rank_ ? own : region(peer, parity, rank_) + at;
+  };
+  const char* partial = contribution(0);
+  for (int peer = 1; peer < size_; ++peer) {
+    combine(sum, partial, contribution(peer), count, plan.type, plan.op);
+    partial = sum;
+  }
+  scale(sum, count, plan.type, plan.postscale, plan.op == ReduceOp::average ? size_ : 1);
 }
 
 void SharedCommunicator::copy_out(const Plan& plan, int64_t round, int parity) {

@@ -6,7 +6,8 @@
 // allreduce each rank
 //
 //   - copies its elements of the others' slices into its slot (for the next round, ahead of time),
-//   - combines its own slice out of all slots, writes it to its output and its own region,
+//   - combines its own slice out of all slots, piece by piece, writes it to its output and its own
+//     region,
 //   - waits for the others (one barrier), and copies their finished slices to its output.
 //
 // What fits into small_bytes is copied whole by everybody and combined by everybody: one barrier.
@@ -19,6 +20,7 @@
 // Tensors are read and written where they lie: fusing them costs no copy of its own.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -26,6 +28,7 @@
 
 #include "comm/communicator.h"
 #include "comm/shm/segment.h"
+#include "comm/shm/store_choice.h"
 #include "comm/stream.h"
 
 namespace autotune {
@@ -51,6 +54,8 @@ class SharedCommunicator final : public Communicator {
   void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // One allreduce or half of one: which elements a round works on, and what is done to them.
   struct Plan {
     const Stream& stream;
@@ -76,6 +81,8 @@ class SharedCommunicator final : public Communicator {
   void allreduce_small(const Plan& plan);
   void copy_in(const Plan& plan, int64_t round, int parity);
   void reduce_own_slice(const Plan& plan, int64_t round, int parity);
+  void reduce_piece(const Plan& plan, const char* input, char* sum, int64_t at, int64_t count,
+                    int parity);
   void copy_out(const Plan& plan, int64_t round, int parity);
 
   std::unique_ptr<Segment> segment_;
@@ -86,7 +93,9 @@ class SharedCommunicator final : public Communicator {
   Progress progress_;
   Barrier barrier_;
   int parity_ = 0;
+  StoreChoice stores_;
   std::vector<char> scratch_;
+  std::vector<char> piece_;
 };
 
 // Share memory among all ranks of `base` (one host); `base` is used to agree and is not kept.

@@ -1,0 +1,66 @@
+// Copies, and by which stores the ranks of a host fill shared memory.
+#include "common/copy.h"
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "comm/shm/store_choice.h"
+
+using namespace autotune;
+
+TEST(copies_of_any_length_and_place_are_exact) {
+  std::vector<unsigned char> from(20'000);
+  std::iota(from.begin(), from.end(), static_cast<unsigned char>(0));
+  for (const auto copy : {copy_bytes, stream_bytes}) {
+    for (size_t length : {0, 1, 15, 16, 63, 64, 65, 127, 200, 2047, 2048, 2049, 4096, 9000}) {
+      for (size_t at : {0, 1, 8, 16, 33, 63, 64}) {
+        for (size_t source : {0, 1, 7, 64}) {
+          std::vector<unsigned char> to(10'000, 255), expected = to;
+          std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(source), length,
+                      expected.begin() + static_cast<std::ptrdiff_t>(at));
+          copy(to.data() + at, from.data() + source, static_cast<int64_t>(length));
+          CHECK(to == expected);
+        }
+      }
+    }
+  }
+  copy_bytes(nullptr, nullptr, 0);
+  stream_bytes(nullptr, nullptr, 0);
+}
+
+namespace {
+
+// The share of streaming rounds among `rounds`, of which each kind takes its time, more or less.
+double streaming_share(StoreChoice& choice, int rounds, double cached, double streaming,
+                       double noise = 0) {
+  std::mt19937 random(1);
+  std::normal_distribution<double> normal(1, noise);
+  int found = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const double time = choice.streaming() ? streaming : cached;
+    found += choice.streaming();
+    choice.add(noise > 0 ? time * normal(random) : time);
+  }
+  return static_cast<double>(found) / rounds;
+}
+
+}  // namespace
+
+TEST(the_faster_kind_of_stores_is_found_and_found_again) {
+  StoreChoice choice;
+  constexpr int some = 8 * StoreChoice::period, many = 100 * StoreChoice::period;
+  for (int turn = 0; turn < 3; ++turn) {
+    streaming_share(choice, some, 33, 20);
+    CHECK(streaming_share(choice, many, 33, 20, 0.1) > 0.95);
+    streaming_share(choice, some, 15, 24);
+    CHECK(streaming_share(choice, many, 15, 24, 0.1) < 0.05);
+  }
+}
+
+TEST(stores_are_cached_where_both_kinds_are_alike) {
+  StoreChoice choice;
+  CHECK(streaming_share(choice, 100 * StoreChoice::period, 20, 19.5, 0.01) < 0.05);
+}
