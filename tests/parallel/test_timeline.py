@@ -24,15 +24,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_structure(events: list[Event]) -> None:
-    """Perfetto wants: pid and tid, times that never go back, ends that match begins per track."""
+    """Perfetto wants: pid and tid, times that never go back, ends that match begins per track.
+
+    What a GPU did (its tracks have a tid of their own) is written when it has done it.
+    """
     depth: Counter[tuple[int, int]] = Counter()
-    last = 0
+    last: Counter[int] = Counter()
     for event in events:
         assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
         if event["ph"] == "M":
             continue
-        assert event["ts"] >= last
-        last = event["ts"]
+        assert event["ts"] >= last[event["tid"]]
+        last[event["tid"]] = event["ts"]
         track = (event["pid"], event["tid"])
         depth[track] += {"B": 1, "E": -1}.get(event["ph"], 0)
         assert depth[track] >= 0
