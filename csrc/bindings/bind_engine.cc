@@ -248,12 +248,12 @@ struct ResultBuffer {
 };
 
 py::tuple result(Engine& engine, int64_t handle) {
-  const std::shared_ptr<const Handle> state = engine.complete_handle(handle);
-  const py::object buffer = py::cast(ResultBuffer{state->result, state->result_bytes});
-  return py::make_tuple(py::memoryview(buffer), state->result_shape);
+  const Handle state = engine.complete_handle(handle);
+  const py::object buffer = py::cast(ResultBuffer{state.result, state.result_bytes});
+  return py::make_tuple(py::memoryview(buffer), state.result_shape);
 }
 
-int32_t value(Engine& engine, int64_t handle) { return engine.complete_handle(handle)->value; }
+int32_t value(Engine& engine, int64_t handle) { return engine.complete_handle(handle).value; }
 
 py::dict process_sets(Engine& engine) {
   py::dict sets;
@@ -347,7 +347,7 @@ void bind_engine(py::module_& module) {
       .def(
           "result_shape",
           [](Engine& engine, int64_t handle) {
-            return engine.complete_handle(handle)->result_shape;
+            return engine.complete_handle(handle).result_shape;
           },
           "handle"_a)
       .def("add_process_set", &Engine::add_process_set, "ranks"_a, Unlocked())
@@ -359,7 +359,7 @@ void bind_engine(py::module_& module) {
       .def(
           "received_splits",
           [](Engine& engine, int64_t handle) {
-            return engine.complete_handle(handle)->received_splits;
+            return engine.complete_handle(handle).received_splits;
           },
           "handle"_a)
       .def("joined_rank", &value, "handle"_a)

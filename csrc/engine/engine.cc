@@ -131,7 +131,8 @@ void Engine::take_names(TensorEntry* entries, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const auto [place, is_new] = in_flight_.try_emplace(entries[i].request.key());
     if (is_new) {
-      place->second = std::make_shared<InFlight>();
+      place->second =
+          std::allocate_shared<InFlight>(std::pmr::polymorphic_allocator<InFlight>(&pool_));
       InFlight& operation = *place->second;
       operation.entry = std::move(entries[i]);
       operation.entry.handle = &operation.handle;
@@ -165,8 +166,8 @@ bool Engine::poll(int64_t number) {
   EventPtr finished;
   {
     std::lock_guard lock(mutex_);
-    const std::shared_ptr<Handle> handle = handles_.find(number);
-    if (!handle) return true;  // released
+    const Handle* const handle = handles_.get(number);
+    if (handle == nullptr) return true;  // released
     if (!handle->done) return false;
     if (!failed_) finished = handle->finished;
   }
@@ -247,10 +248,10 @@ bool Engine::wait_by_running_cycles(const std::shared_ptr<Handle>& handle,
   return true;
 }
 
-std::shared_ptr<const Handle> Engine::complete_handle(int64_t number) {
+Handle Engine::complete_handle(int64_t number) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<Handle> handle = find_handle(number);
-  if (!handle->done) throw InvalidRequest("handle " + std::to_string(number) + " is not complete");
+  const Handle& handle = *find_handle(number);
+  if (!handle.done) throw InvalidRequest("handle " + std::to_string(number) + " is not complete");
   return handle;
 }
 
@@ -264,8 +265,8 @@ std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
   EventPtr newest;  // comes after all the others
   std::lock_guard lock(mutex_);
   for (int64_t number = first; number < first + count; ++number) {
-    const std::shared_ptr<Handle> handle = handles_.find(number);
-    if (!handle) continue;
+    const Handle* const handle = handles_.get(number);
+    if (handle == nullptr) continue;
     const EventPtr& finished = handle->finished;
     if (error.empty()) error = finished && failed_ ? closed_reason_ : handle->error;
     if (finished && (!newest || newest->number < finished->number)) newest = finished;
@@ -277,8 +278,8 @@ std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
 
 // mutex_ held.
 void Engine::release_locked(int64_t number) {
-  const std::shared_ptr<Handle> handle = handles_.find(number);
-  if (!handle) return;
+  Handle* const handle = handles_.get(number);
+  if (handle == nullptr) return;
   handle->released = true;
   if (handle->done) free_result(*handle);
   handles_.release(number);

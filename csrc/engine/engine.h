@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -101,7 +102,7 @@ class Engine {
   // error, "" without one.
   std::string settle(int64_t first, int64_t count, DeviceStream stream);
   // The handle's state; the operation must be complete.
-  std::shared_ptr<const Handle> complete_handle(int64_t handle);
+  Handle complete_handle(int64_t handle);
   void release(int64_t handle);
 
   // From now on this rank communicates tensors of GPU `index`, too; `make` is called when it does
@@ -230,8 +231,9 @@ class Engine {
   std::mutex mutex_;
   std::unordered_map<DeviceStream, uint64_t> ordered_;  // the newest event that it waits for
   std::condition_variable done_changed_;
-  HandleTable handles_;
-  std::unordered_map<NameKey, std::shared_ptr<InFlight>, NameKeyHash> in_flight_;  // by full name
+  std::pmr::unsynchronized_pool_resource pool_;  // of what follows: no step allocates anew
+  HandleTable handles_{&pool_};
+  std::pmr::unordered_map<NameKey, std::shared_ptr<InFlight>, NameKeyHash> in_flight_{&pool_};
   std::vector<InFlight*> taken_;           // by the call of `queue` that runs
   std::vector<TensorEntry*> unannounced_;  // in in_flight_
   ProcessSetTable sets_;

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory_resource>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -91,8 +92,9 @@ class StepTracker {
   int64_t payload_bytes_ = 0;
   int64_t samples_ = 0;
   uint64_t hash_ = 0;
-  std::vector<SharedRequest> operations_;           // of this step
-  std::unordered_set<NameKey, NameKeyHash> names_;  // theirs
+  std::vector<SharedRequest> operations_;  // of this step
+  std::pmr::unsynchronized_pool_resource pool_;
+  std::pmr::unordered_set<NameKey, NameKeyHash> names_{&pool_};  // theirs
   PeriodFinder periods_;
   std::vector<StepRecord> records_;
   std::unordered_set<int64_t> known_signatures_;

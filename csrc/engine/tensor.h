@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,12 +49,18 @@ struct InFlight {
 // Handles by number. They are released about in the order in which they were made.
 class HandleTable {
  public:
+  // `memory` outlives this.
+  explicit HandleTable(std::pmr::memory_resource* memory) : handles_(memory) {}
+
   // The number that `add` gives next.
   int64_t next() const { return first_ + static_cast<int64_t>(handles_.size()); }
   void add(std::shared_ptr<Handle> handle) { handles_.push_back(std::move(handle)); }
   // nullptr: there is none, or it is released.
   std::shared_ptr<Handle> find(int64_t number) const {
     return known(number) ? handles_[static_cast<size_t>(number - first_)] : nullptr;
+  }
+  Handle* get(int64_t number) const {
+    return known(number) ? handles_[static_cast<size_t>(number - first_)].get() : nullptr;
   }
   void release(int64_t number) {
     if (!known(number)) return;
@@ -65,7 +72,7 @@ class HandleTable {
   bool known(int64_t number) const { return number >= first_ && number < next(); }
 
   int64_t first_ = 0;
-  std::deque<std::shared_ptr<Handle>> handles_;
+  std::pmr::deque<std::shared_ptr<Handle>> handles_;
 };
 
 // One response as this rank carries it out.

@@ -164,7 +164,7 @@ struct DeviceRank {
   }
   Tensor take(int64_t handle, DataType type) {
     wait(handle);
-    Tensor result(type, engine.complete_handle(handle)->result_shape);
+    Tensor result(type, engine.complete_handle(handle).result_shape);
     engine.take_result(handle, result.data(), script.handle());
     engine.release(handle);
     script.synchronize();

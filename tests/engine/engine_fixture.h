@@ -71,8 +71,8 @@ std::vector<T> take_result(Engine& engine, int64_t handle) {
   while (!engine.wait(handle, std::chrono::milliseconds(100))) {
   }
   const auto state = engine.complete_handle(handle);
-  const auto* data = reinterpret_cast<const T*>(state->result.get());
-  std::vector<T> result(data, data + state->result_bytes / int64_t{sizeof(T)});
+  const auto* data = reinterpret_cast<const T*>(state.result.get());
+  std::vector<T> result(data, data + state.result_bytes / int64_t{sizeof(T)});
   engine.release(handle);
   return result;
 }
@@ -82,7 +82,7 @@ inline int32_t add_set(Engine& engine, const std::vector<int>& ranks) {
   const int64_t handle = engine.add_process_set(ranks);
   while (!engine.wait(handle, std::chrono::milliseconds(100))) {
   }
-  const int32_t id = engine.complete_handle(handle)->value;
+  const int32_t id = engine.complete_handle(handle).value;
   engine.release(handle);
   return id;
 }

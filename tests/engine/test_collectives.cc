@@ -80,9 +80,9 @@ TEST(alltoall_sends_rows_where_the_splits_say) {
         received.push_back(rows_to(s, rank));
         for (int k = 0; k < rows_to(s, rank); ++k) expected.insert(expected.end(), {s, rank});
       }
-      CHECK(state->received_splits == received);
-      CHECK_EQUAL(state->result_shape[0], std::accumulate(received.begin(), received.end(), 0));
-      CHECK_EQUAL(state->result_shape[1], 2);
+      CHECK(state.received_splits == received);
+      CHECK_EQUAL(state.result_shape[0], std::accumulate(received.begin(), received.end(), 0));
+      CHECK_EQUAL(state.result_shape[1], 2);
       CHECK(take_result<int32_t>(engine, handle) == expected);
     }
   });

@@ -109,7 +109,7 @@ TEST(device_alltoall_of_uneven_splits) {
     entry.request.edit().splits = splits;
     const int64_t handle = rank.engine.enqueue(std::move(entry));
     rank.wait(handle);
-    const std::vector<int64_t> received = rank.engine.complete_handle(handle)->received_splits;
+    const std::vector<int64_t> received = rank.engine.complete_handle(handle).received_splits;
     const Tensor result = rank.take(handle, DataType::float32);
     int64_t at = 0;
     for (int from = 0; from < rank.size(); ++from) {

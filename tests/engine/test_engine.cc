@@ -150,8 +150,8 @@ TEST(a_gathered_result_is_the_rows_of_all_ranks_fused_or_not) {
           while (!engine.wait(handles[size_t(i)], 100ms)) {
           }
           const auto handle = engine.complete_handle(handles[size_t(i)]);
-          CHECK_EQUAL(to_string(handle->result_shape), "[" + std::to_string(3 + 3 * i) + ", 2]");
-          const auto* rows = reinterpret_cast<const int32_t*>(handle->result.get());
+          CHECK_EQUAL(to_string(handle.result_shape), "[" + std::to_string(3 + 3 * i) + ", 2]");
+          const auto* rows = reinterpret_cast<const int32_t*>(handle.result.get());
           for (int rank = 0; rank < 3; ++rank) {
             for (int k = 0; k < (rank + i) * 2; ++k) CHECK_EQUAL(*rows++, rank * 10 + i);
           }

@@ -20,7 +20,7 @@ int32_t join(Engine& engine) {
   const int64_t handle = enqueue_join(engine);
   while (!engine.wait(handle, 100ms)) {
   }
-  const int32_t last = engine.complete_handle(handle)->value;
+  const int32_t last = engine.complete_handle(handle).value;
   engine.release(handle);
   return last;
 }
