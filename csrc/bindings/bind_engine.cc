@@ -230,14 +230,18 @@ bool run(Runner& runner, py::handle input, py::handle output, DeviceStream strea
   const auto to =
       input.is(output) ? from : runner.reader->find(runner.request, output.ptr(), runner.device);
   if (!to) return false;
-  runner.pending = start_prepared(*runner.engine, {runner.request}, *from, *to, stream);
+  Engine& engine = *runner.engine;
+  runner.pending = -1;
+  const int64_t handle = start_prepared(engine, {runner.request}, *from, *to, stream);
+  std::string error;
   try {
-    finish_all(*runner.engine, runner.pending, 1, stream);
-  } catch (const EngineError&) {  // finished, too
-    runner.pending = -1;
+    until_true([&](auto timeout) { return engine.wait_all(handle, 1, timeout); });
+    error = engine.settle(handle, 1, stream);
+  } catch (...) {
+    runner.pending = handle;
     throw;
   }
-  runner.pending = -1;
+  if (!error.empty()) throw EngineError(error);
   return true;
 }
 

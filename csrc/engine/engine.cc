@@ -22,6 +22,18 @@ constexpr auto spin_time = std::chrono::microseconds(50);
 constexpr const char* add_set_name = "add_process_set";
 constexpr const char* remove_set_name = "remove_process_set";
 
+// Not locked as long as it lives.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> control,
@@ -105,12 +117,21 @@ int64_t Engine::queue(TensorEntry* entries, size_t count) {
   std::lock_guard lock(mutex_);
   if (!closed_reason_.empty()) throw EngineError(closed_reason_);
   for (size_t i = 0; i < count; ++i) validate(entries[i].request, sets_, rank_);
-  const int64_t first = handles_.next();
+  const int64_t first = next_handle_;
   if (count == 0) return first;
-  take_names(entries, count);
-  bool begins_step = false;
-  for (InFlight* each : taken_) begins_step |= steps_.begins_step(each->entry.request);
-  if (begins_step) end_step_now(now);
+  taken_.clear();
+  try {
+    take_names(entries, count);
+    bool begins_step = false;
+    for (InFlight* each : taken_) begins_step |= steps_.begins_step(each->entry.request);
+    if (begins_step) end_step_now(now);
+  } catch (...) {
+    for (InFlight* each : taken_) {
+      handles_.erase(each->number);
+      in_flight_.erase(in_flight_.find(each->entry.request.key()));
+    }
+    throw;
+  }
   timeline_.step_begins();
   if (unannounced_.empty()) first_unannounced_ = now;
   for (InFlight* each : taken_) {
@@ -124,52 +145,50 @@ int64_t Engine::queue(TensorEntry* entries, size_t count) {
   return first;
 }
 
-// Move the entries to `in_flight_`, all or none; `taken_` are they then (mutex_ held).
+// Move the entries to `in_flight_`; `taken_` are those that were moved, also when it throws
+// (mutex_ held).
 void Engine::take_names(TensorEntry* entries, size_t count) {
-  const int64_t first = handles_.next();
-  taken_.clear();
+  const int64_t first = next_handle_;
+  taken_.reserve(count);
+  const std::pmr::polymorphic_allocator<InFlight> memory(&pool_);
   for (size_t i = 0; i < count; ++i) {
-    const auto [place, is_new] = in_flight_.try_emplace(entries[i].request.key());
-    if (is_new) {
-      place->second =
-          std::allocate_shared<InFlight>(std::pmr::polymorphic_allocator<InFlight>(&pool_));
-      InFlight& operation = *place->second;
-      operation.entry = std::move(entries[i]);
-      operation.entry.handle = &operation.handle;
-      operation.number = first + static_cast<int64_t>(i);
-      handles_.add({place->second, &operation.handle});
-      taken_.push_back(&operation);
-      continue;
+    const NameKey key = entries[i].request.key();
+    if (const auto known = in_flight_.find(key); known != in_flight_.end()) {
+      const std::string what = describe(entries[i].request);
+      if (known->second->number >= first) {
+        throw InvalidRequest(what + ": expected different names in a group, got one twice");
+      }
+      throw InvalidRequest(what +
+                           ": expected a name that is not in flight, got one that is (rank " +
+                           std::to_string(rank_) + " of " + std::to_string(size_) +
+                           "); wait for the first one or use another name");
     }
-    const bool in_group = place->second->number >= first;
-    const std::string what = describe(entries[i].request);
-    for (InFlight* each : taken_) {
-      handles_.release(each->number);
-      in_flight_.erase(in_flight_.find(each->entry.request.key()));
-    }
-    if (in_group) {
-      throw InvalidRequest(what + ": expected different names in a group, got one twice");
-    }
-    throw InvalidRequest(what + ": expected a name that is not in flight, got one that is (rank " +
-                         std::to_string(rank_) + " of " + std::to_string(size_) +
-                         "); wait for the first one or use another name");
+    const auto operation = std::allocate_shared<InFlight>(memory);
+    operation->entry = std::move(entries[i]);
+    operation->entry.handle = &operation->handle;
+    operation->number = next_handle_++;
+    in_flight_.emplace(key, operation);
+    taken_.push_back(operation.get());
+    handles_.emplace(operation->number, std::shared_ptr<Handle>(operation, &operation->handle));
   }
 }
 
 std::shared_ptr<Handle> Engine::find_handle(int64_t number) {
-  std::shared_ptr<Handle> found = handles_.find(number);
-  if (!found) throw InvalidRequest("unknown handle " + std::to_string(number));
-  return found;
+  const auto found = handles_.find(number);
+  if (found == handles_.end()) {
+    throw InvalidRequest("unknown handle " + std::to_string(number));
+  }
+  return found->second;
 }
 
 bool Engine::poll(int64_t number) {
   EventPtr finished;
   {
     std::lock_guard lock(mutex_);
-    const Handle* const handle = handles_.get(number);
-    if (handle == nullptr) return true;  // released
-    if (!handle->done) return false;
-    if (!failed_) finished = handle->finished;
+    const auto found = handles_.find(number);
+    if (found == handles_.end()) return true;  // released
+    if (!found->second->done) return false;
+    if (!failed_) finished = found->second->finished;
   }
   return !finished || device_.load()->is_complete(*finished);
 }
@@ -201,9 +220,11 @@ bool Engine::wait_for(const std::shared_ptr<Handle>& handle, Clock::time_point d
   const auto start = Clock::now();
   handle->waited = true;
   ++waiting_threads_;
-  lock.unlock();
-  const bool ran_cycles = wait_by_running_cycles(handle, deadline);
-  lock.lock();
+  bool ran_cycles = false;
+  {
+    const Unlocked meanwhile(lock);
+    ran_cycles = wait_by_running_cycles(handle, deadline);
+  }
   if (!ran_cycles) {
     // Another thread runs cycles: it announces what is waited for and tells when it is done.
     if (!unannounced_.empty()) control_->wake();
@@ -265,10 +286,10 @@ std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
   EventPtr newest;  // comes after all the others
   std::lock_guard lock(mutex_);
   for (int64_t number = first; number < first + count; ++number) {
-    const Handle* const handle = handles_.get(number);
-    if (handle == nullptr) continue;
-    const EventPtr& finished = handle->finished;
-    if (error.empty()) error = finished && failed_ ? closed_reason_ : handle->error;
+    const auto found = handles_.find(number);
+    if (found == handles_.end()) continue;
+    const EventPtr& finished = found->second->finished;
+    if (error.empty()) error = finished && failed_ ? closed_reason_ : found->second->error;
     if (finished && (!newest || newest->number < finished->number)) newest = finished;
   }
   order_locked(newest, stream);
@@ -278,11 +299,11 @@ std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
 
 // mutex_ held.
 void Engine::release_locked(int64_t number) {
-  Handle* const handle = handles_.get(number);
-  if (handle == nullptr) return;
-  handle->released = true;
-  if (handle->done) free_result(*handle);
-  handles_.release(number);
+  const auto found = handles_.find(number);
+  if (found == handles_.end()) return;
+  found->second->released = true;
+  if (found->second->done) free_result(*found->second);
+  handles_.erase(found);
 }
 
 bool Engine::end_step(bool is_explicit) {

@@ -232,7 +232,8 @@ class Engine {
   std::unordered_map<DeviceStream, uint64_t> ordered_;  // the newest event that it waits for
   std::condition_variable done_changed_;
   std::pmr::unsynchronized_pool_resource pool_;  // of what follows: no step allocates anew
-  HandleTable handles_{&pool_};
+  std::pmr::unordered_map<int64_t, std::shared_ptr<Handle>> handles_{&pool_};
+  int64_t next_handle_ = 0;
   std::pmr::unordered_map<NameKey, std::shared_ptr<InFlight>, NameKeyHash> in_flight_{&pool_};
   std::vector<InFlight*> taken_;           // by the call of `queue` that runs
   std::vector<TensorEntry*> unannounced_;  // in in_flight_

@@ -13,6 +13,8 @@ constexpr auto drain_interval = std::chrono::milliseconds(50);
 // Nobody drains on ranks other than 0; the newest records are kept.
 constexpr size_t max_records = 8192;
 constexpr size_t max_signatures = 64;
+// What a step that does not end is remembered of.
+constexpr size_t most_operations = 100'000;
 
 // Finaliser of SplitMix64: spreads the bits of `x`.
 uint64_t mix(uint64_t x) {
@@ -92,8 +94,9 @@ void StepTracker::add_operation(const SharedRequest& request) {
   if (!moves_data(request->operation)) return;
   payload_bytes_ += request->bytes();
   hash_ += mix(operation_hash(request));  // a sum: the order of operations does not matter
-  operations_.push_back(request);
-  if (!explicit_ && request->cacheable) names_.insert(request.key());
+  const bool is_watched = !explicit_ && request->cacheable;
+  if (is_watched || operations_.size() < most_operations) operations_.push_back(request);
+  if (is_watched) names_.insert(request.key());
 }
 
 StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {

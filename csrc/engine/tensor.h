@@ -2,11 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <memory_resource>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "comm/device.h"
@@ -44,35 +41,6 @@ struct InFlight {
   TensorEntry entry;
   Handle handle;
   int64_t number = 0;  // of the handle
-};
-
-// Handles by number. They are released about in the order in which they were made.
-class HandleTable {
- public:
-  // `memory` outlives this.
-  explicit HandleTable(std::pmr::memory_resource* memory) : handles_(memory) {}
-
-  // The number that `add` gives next.
-  int64_t next() const { return first_ + static_cast<int64_t>(handles_.size()); }
-  void add(std::shared_ptr<Handle> handle) { handles_.push_back(std::move(handle)); }
-  // nullptr: there is none, or it is released.
-  std::shared_ptr<Handle> find(int64_t number) const {
-    return known(number) ? handles_[static_cast<size_t>(number - first_)] : nullptr;
-  }
-  Handle* get(int64_t number) const {
-    return known(number) ? handles_[static_cast<size_t>(number - first_)].get() : nullptr;
-  }
-  void release(int64_t number) {
-    if (!known(number)) return;
-    handles_[static_cast<size_t>(number - first_)] = nullptr;
-    for (; !handles_.empty() && !handles_.front(); ++first_) handles_.pop_front();
-  }
-
- private:
-  bool known(int64_t number) const { return number >= first_ && number < next(); }
-
-  int64_t first_ = 0;
-  std::pmr::deque<std::shared_ptr<Handle>> handles_;
 };
 
 // One response as this rank carries it out.

@@ -125,6 +125,7 @@ class HostDevice final : public Device {
   }
 
   EventPtr record(DeviceStream stream, bool timed) override {
+    if (captured != 0 && stream == captured) throw InvalidRequest("the stream is being captured");
     auto* state = new State{std::make_shared<HostEvent>(), timed};
     const bool counts = timed && stream == stream_->handle();
     stream_of(stream).put([this, counts, event = state->event] {
@@ -189,9 +190,10 @@ class HostDevice final : public Device {
     return memory_->blocks.size();
   }
   HostStream& engine_stream() { return *stream_; }
-  std::atomic<int> launches{0};      // of copy_all
-  std::atomic<int> waits{0};         // of a stream for an event
-  std::atomic<int> timed_events{0};  // of the engine's stream that have happened
+  std::atomic<int> launches{0};           // of copy_all
+  std::atomic<DeviceStream> captured{0};  // into a graph: nothing is recorded there
+  std::atomic<int> waits{0};              // of a stream for an event
+  std::atomic<int> timed_events{0};       // of the engine's stream that have happened
 
  private:
   struct State {

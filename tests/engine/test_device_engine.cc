@@ -43,6 +43,28 @@ TEST(device_work_is_done_later_and_nobody_waits_for_it) {
   });
 }
 
+TEST(device_an_operation_is_not_in_flight_when_the_step_before_it_cannot_end) {
+  with_devices(1, {}, {}, [](DeviceRank& rank) {
+    Tensor tensor(DataType::float32, {10});
+    fill_with(rank, tensor, 1);
+    rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
+    std::vector<int32_t> data(3, 1);
+    const auto on_host = [&data] {
+      TensorEntry entry;
+      entry.request.edit().name = "h";
+      entry.request.edit().dtype = DataType::int32;
+      entry.request.edit().shape = {3};
+      entry.input = entry.output = data.data();
+      return entry;
+    };
+    rank.finish(rank.engine.enqueue(on_host()));
+    rank.device.captured = rank.script.handle();  // in which a step's end is recorded
+    CHECK_THROWS(InvalidRequest, "captured", rank.engine.enqueue(on_host()));
+    rank.device.captured = 0;
+    rank.finish(rank.engine.enqueue(on_host()));
+  });
+}
+
 TEST(device_inputs_of_several_streams_are_waited_for) {
   with_devices(2, {}, {}, [](DeviceRank& rank) {
     HostStream second;

@@ -51,8 +51,11 @@ def test_data_loaders_with_workers_while_tuning(
 
 
 def test_a_child_is_told_so_by_every_call_that_communicates() -> None:
+    for _ in range(3):
+        hvd.allreduce(torch.ones(1), name="repeated")
     calls: dict[str, Callable[[], object]] = {
         "allreduce": lambda: hvd.allreduce(torch.ones(1)),
+        "repeated": lambda: hvd.allreduce(torch.ones(1), name="repeated"),
         "barrier": hvd.barrier,
         "join": hvd.join,
         "add_process_set": lambda: hvd.add_process_set([0]),

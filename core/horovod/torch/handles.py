@@ -103,8 +103,7 @@ def add(operation: Operation) -> int:
     """**Local.** Take ``operation`` into the table and return its handle."""
     handle = next(_numbers)
     _operations[handle] = operation
-    if _abandoned:
-        _reap()
+    reap()
     return handle
 
 
@@ -161,7 +160,10 @@ def clear() -> None:
     _abandoned.clear()
 
 
-def _reap() -> None:
+def reap() -> None:
+    """**Local.** Let go of abandoned operations that are complete."""
+    if not _abandoned:
+        return
     for operation in [each for each in _abandoned if each.poll()]:
         _abandoned.remove(operation)
         operation.release()

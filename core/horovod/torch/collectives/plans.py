@@ -107,20 +107,23 @@ class Plan:
         prepared: The engine's description.
         device: GPU of the tensors; -1: CPU.
         runner: Does it at once; None: ``prepare_to_run`` was not called, or it was in vain.
+        engine: Of the runner.
     """
 
-    __slots__ = ("_dtype", "_shape", "device", "prepared", "runner")
+    __slots__ = ("_dtype", "_shape", "device", "engine", "prepared", "runner")
 
     def __init__(self, kind: _engine.Kind, full_name: str, tensor: torch.Tensor) -> None:
         self.prepared = _engine.Prepared(kind, full_name, tensor.shape)
         self.device = tensor.get_device()
         self._dtype, self._shape = tensor.dtype, tensor.shape
         self.runner: _engine.Runner | None = None
+        self.engine: _engine.Engine | None = None
 
     def prepare_to_run(self, engine: _engine.Engine) -> None:
         """**Local.** Make ``runner``, where that is possible."""
         if _reader is not None:
             self.runner = _engine.Runner(engine, _reader, self.prepared, self.device)
+            self.engine = engine
 
     def place(self, tensor: torch.Tensor) -> int | None:
         """**Local.** Return the address of ``tensor``; None: it is not like that one."""

@@ -89,10 +89,10 @@ def run_reduction(
     """
     number = process_set.process_set_id
     key = (operation, name, number, reduce_op, prescale, postscale, wire_type)
+    engine = basics.engine()  # not in a forked child
     plan = plans.known(key)
-    if plan is not None and plan.runner is not None and _run(plan, tensor, output):
+    if plan is not None and plan.engine is engine and _run(plan, tensor, output):
         return output
-    engine = basics.engine()
     how = {
         "reduce_op": reduce_op,
         "prescale": prescale,
@@ -110,25 +110,22 @@ def run_reduction(
 
 def _run(plan: Plan, tensor: torch.Tensor, output: torch.Tensor) -> bool:
     """Do the operation at once if it is the same as before; False: it is not."""
-    runner, device = plan.runner, plan.device
-    assert runner is not None
+    runner, engine, device = plan.runner, plan.engine, plan.device
+    assert runner is not None and engine is not None
     stream = 0 if device < 0 else cuda.current_stream(device)
     try:
         done = runner.run(tensor, output, stream)
-    except _engine.InvalidRequest as error:
-        raise ValueError(str(error)) from None
-    except _engine.EngineError as error:
-        raise HorovodInternalError(str(error)) from None
-    except BaseException:
+    except BaseException as error:
         if runner.pending >= 0:
-            waited = (runner.pending,)
-            kept = tensor, output
-            abandoned = Operation(
-                basics.engine(), waited, kept, result_output, False, device, stream
-            )
-            handles.abandon(abandoned)
+            kept, waited = (tensor, output), (runner.pending,)
+            handles.abandon(Operation(engine, waited, kept, result_output, False, device, stream))
+        if isinstance(error, _engine.InvalidRequest):
+            raise ValueError(str(error)) from None
+        if isinstance(error, _engine.EngineError):
+            raise HorovodInternalError(str(error)) from None
         raise
     if done:
+        handles.reap()
         autotuning.tick()
     return done
 
