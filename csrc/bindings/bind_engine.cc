@@ -166,8 +166,11 @@ std::vector<TensorEntry> make_entries(Engine& engine, const PreparedAll& operati
 // These keep the interpreter's lock, see `start`.
 int64_t start_prepared(Engine& engine, const Prepared& operation, Address input, Address output,
                        DeviceStream stream) {
-  return engine.enqueue_all(
-      make_entries(engine, {{operation.request}}, {{input}}, {{output}}, stream));
+  TensorEntry entry;
+  entry.request = operation.request;
+  set_memory(entry, input, output);
+  if (entry.request->on_device) entry.ready = engine.input_ready(stream);
+  return engine.enqueue_complete(std::move(entry));
 }
 
 int64_t start_all(Engine& engine, const PreparedAll& operations, const Places& inputs,

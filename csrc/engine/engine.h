@@ -79,6 +79,8 @@ class Engine {
   // Hand over an operation; `entry.handle` is set here. Returns the number of its handle.
   // Throws InvalidRequest or EngineError.
   int64_t enqueue(TensorEntry entry);
+  // The same; its name is complete already (see complete_name).
+  int64_t enqueue_complete(TensorEntry entry) { return queue(&entry, 1); }
   // All of them or none, announced together. Their names are complete already (see complete_name);
   // their numbers follow each other; returns the first.
   int64_t enqueue_all(std::vector<TensorEntry> entries);

@@ -116,7 +116,7 @@ def _run(plan: Plan, tensor: torch.Tensor, output: torch.Tensor) -> bool:
     try:
         done = runner.run(tensor, output, stream)
     except BaseException as error:
-        if runner.pending >= 0:
+        if runner.pending >= 0:  # let go of by the next operation that is not repeated
             kept, waited = (tensor, output), (runner.pending,)
             handles.abandon(Operation(engine, waited, kept, result_output, False, device, stream))
         if isinstance(error, _engine.InvalidRequest):
@@ -125,7 +125,6 @@ def _run(plan: Plan, tensor: torch.Tensor, output: torch.Tensor) -> bool:
             raise HorovodInternalError(str(error)) from None
         raise
     if done:
-        handles.reap()
         autotuning.tick()
     return done
 
