@@ -64,7 +64,7 @@ def small_tensors(passes: int) -> dict[str, Any]:
         torch.nn.functional.cross_entropy(net(inputs), labels).backward()
         using.step()
 
-    grid = [(t, c) for t in (0, 256 * KIB, MIB, 16 * MIB) for c in (0.1, 1.0, 5.0, 25.0)]
+    grid = [(t, c) for t in (0, 256 * KIB, MIB, 64 * MIB) for c in (0.1, 1.0, 5.0, 25.0)]
     times: dict[tuple[int, float], list[float]] = {cell: [] for cell in grid}
     without: list[float] = []
     order = random.Random(1)
