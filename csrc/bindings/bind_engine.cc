@@ -147,20 +147,25 @@ std::optional<Places> find_all(const TensorReader& reader, const PreparedAll& op
   return places;
 }
 
-std::vector<TensorEntry> make_entries(Engine& engine, const PreparedAll& operations,
-                                      const Places& inputs, const Places& outputs,
-                                      DeviceStream stream) {
-  std::vector<TensorEntry> entries(operations.requests.size());
+// Hands them over by `take(entries, count)`. The entries' memory is used again: the interpreter's
+// lock is held.
+template <typename Take>
+int64_t hand_over(Engine& engine, const PreparedAll& operations, const Places& inputs,
+                  const Places& outputs, DeviceStream stream, Take&& take) {
+  static std::vector<TensorEntry> entries;
+  const size_t count = operations.requests.size();
+  if (entries.size() < count) entries.resize(count);
   EventPtr ready;  // one event for all: they are in one stream
-  for (size_t i = 0; i < entries.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     TensorEntry& entry = entries[i];
+    entry = TensorEntry{};
     entry.request = operations.requests[i];
     set_memory(entry, inputs.addresses.at(i), outputs.addresses.at(i));
     if (!entry.request->on_device) continue;
     if (!ready) ready = engine.input_ready(stream);
     entry.ready = ready;
   }
-  return entries;
+  return take(entries.data(), count);
 }
 
 // These keep the interpreter's lock, see `start`.
@@ -175,12 +180,15 @@ int64_t start_prepared(Engine& engine, const Prepared& operation, Address input,
 
 int64_t start_all(Engine& engine, const PreparedAll& operations, const Places& inputs,
                   const Places& outputs, DeviceStream stream) {
-  return engine.enqueue_all(make_entries(engine, operations, inputs, outputs, stream));
+  return hand_over(engine, operations, inputs, outputs, stream,
+                   [&](auto* entries, size_t count) { return engine.enqueue_all(entries, count); });
 }
 
 int64_t start_group(Engine& engine, const PreparedAll& operations, const Places& inputs,
                     const Places& outputs, DeviceStream stream) {
-  return engine.enqueue_group(make_entries(engine, operations, inputs, outputs, stream));
+  return hand_over(engine, operations, inputs, outputs, stream, [&](auto* entries, size_t count) {
+    return engine.enqueue_group(entries, count);
+  });
 }
 
 // `step(timeout)` until it is true, without the interpreter's lock. Throws what a signal handler

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <utility>
 #include <vector>
 
@@ -19,7 +22,7 @@ inline std::pair<int64_t, int64_t> slice_of(int64_t count, int i, int slices) {
 class Stream {
  public:
   Stream(const std::vector<Span>& spans, DataType type)
-      : spans_(spans), item_(static_cast<int64_t>(size_of(type))) {
+      : spans_(spans), item_(static_cast<int64_t>(size_of(type))), ends_(&memory_) {
     ends_.reserve(spans.size());
     for (const Span& span : spans) ends_.push_back(count() + span.count);
   }
@@ -63,7 +66,10 @@ class Stream {
  private:
   const std::vector<Span>& spans_;
   int64_t item_;
-  std::vector<int64_t> ends_;
+  // Of usual steps: nothing is allocated for them.
+  std::array<std::byte, 4096> usual_;
+  std::pmr::monotonic_buffer_resource memory_{usual_.data(), usual_.size()};
+  std::pmr::vector<int64_t> ends_;
 };
 
 }  // namespace autotune

@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/fusion.h"
@@ -55,6 +56,10 @@ class Coordinator {
   // Everything that is due, in order. Each list must be sent to all ranks and processed by this
   // one.
   std::vector<ResponseList> take();
+  // The same, appended to `lists`.
+  void take(std::vector<ResponseList>& lists);
+  // A list that is processed: its memory is used again.
+  void give_back(ResponseList&& list) { pool_.give(std::move(list)); }
 
   // Time in which something was announced by some ranks and the last one was waited for.
   std::chrono::nanoseconds skew() const { return skew_; }
@@ -140,6 +145,8 @@ class Coordinator {
   std::vector<Ready> ready_;  // in order; those before `taken_` are on their way
   size_t taken_ = 0;
   std::vector<FusionCandidate> candidates_;  // of the run that is taken
+  FusionPlan fusion_;                        // of it
+  ResponsePool pool_;
   std::optional<ParamsChange> proposal_;
   std::optional<std::string> shutdown_reason_;
   int64_t last_step_ = -1;    // of the operations sent so far

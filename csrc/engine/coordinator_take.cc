@@ -8,6 +8,11 @@ namespace autotune {
 
 std::vector<ResponseList> Coordinator::take() {
   std::vector<ResponseList> lists;
+  take(lists);
+  return lists;
+}
+
+void Coordinator::take(std::vector<ResponseList>& lists) {
   while (taken_ < ready_.size()) lists.push_back(take_run(change_is_due()));
   ready_.clear();
   taken_ = 0;
@@ -18,7 +23,6 @@ std::vector<ResponseList> Coordinator::take() {
     ++lists_sent_;
     lists.push_back(std::move(last));
   }
-  return lists;
 }
 
 bool Coordinator::change_is_due() const { return proposal_ && ready_[taken_].step > last_step_; }
@@ -30,7 +34,7 @@ const Coordinator::Decision& Coordinator::decision_about(const Ready& ready) con
 // One response list from what is ready: all of it, or up to where a parameter change is due.
 ResponseList Coordinator::take_run(bool with_change) {
   directory_.forget_before(*std::min_element(processed_.begin(), processed_.end()));
-  ResponseList list;
+  ResponseList list = pool_.take_list();
   if (with_change) apply_change(list);
   Ready* const run = ready_.data() + taken_;
   size_t count = 0;
@@ -47,8 +51,9 @@ ResponseList Coordinator::take_run(bool with_change) {
     const Decision& decision = decision_about(run[i]);
     candidates_.push_back({&decision.response, decision.bytes, run[i].step, decision.group});
   }
-  for (const auto& group : plan_fusion(candidates_, params_.fusion_threshold_bytes)) {
-    list.responses.push_back(fuse(run, group));
+  fusion_.make(candidates_, params_.fusion_threshold_bytes);
+  for (size_t i = 0; i < fusion_.size(); ++i) {
+    list.responses.push_back(fuse(run, fusion_.group(i)));
   }
   for (size_t i = 0; i < count; ++i) {
     if (run[i].slot >= 0) hits_.set_ready(run[i].slot, false);
@@ -59,8 +64,12 @@ ResponseList Coordinator::take_run(bool with_change) {
 
 Response Coordinator::fuse(Ready* run, const std::vector<size_t>& members) {
   Ready& first = run[members[0]];
-  Response response = first.uncached ? std::move(first.uncached->decision.response)
-                                     : decision_about(first).response;
+  Response response = pool_.take();
+  if (first.uncached) {
+    response = std::move(first.uncached->decision.response);
+  } else {
+    response = decision_about(first).response;
+  }
   response.items.reserve(members.size());
   for (size_t i = 0; i < members.size(); ++i) {
     const Ready& member = run[members[i]];

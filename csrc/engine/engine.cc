@@ -78,13 +78,13 @@ int64_t Engine::enqueue_all(std::vector<TensorEntry> entries) {
   return queue(entries.data(), entries.size());
 }
 
-int64_t Engine::enqueue_group(std::vector<TensorEntry> entries) {
-  if (options_.disable_group_fusion && !entries.empty()) {
+int64_t Engine::enqueue_group(TensorEntry* entries, size_t count) {
+  if (options_.disable_group_fusion && count > 0) {
     // The same on all ranks and in every step.
     const uint64_t group = entries[0].request.key().hash | 1;
-    for (TensorEntry& entry : entries) entry.request.edit().group = group;
+    for (size_t i = 0; i < count; ++i) entries[i].request.edit().group = group;
   }
-  return queue(entries.data(), entries.size());
+  return queue(entries, count);
 }
 
 int64_t Engine::add_process_set(const std::vector<int>& ranks) {

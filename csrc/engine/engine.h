@@ -84,8 +84,13 @@ class Engine {
   // All of them or none, announced together. Their names are complete already (see complete_name);
   // their numbers follow each other; returns the first.
   int64_t enqueue_all(std::vector<TensorEntry> entries);
+  // The same; the entries are taken, their memory stays the caller's.
+  int64_t enqueue_all(TensorEntry* entries, size_t count) { return queue(entries, count); }
   // The same as a group: see EngineOptions::disable_group_fusion.
-  int64_t enqueue_group(std::vector<TensorEntry> entries);
+  int64_t enqueue_group(TensorEntry* entries, size_t count);
+  int64_t enqueue_group(std::vector<TensorEntry> entries) {
+    return enqueue_group(entries.data(), entries.size());
+  }
   // Operations over all ranks; the handle's `value` is the id. The ranks' order does not matter.
   int64_t add_process_set(const std::vector<int>& ranks);
   int64_t remove_process_set(int32_t id);
@@ -175,11 +180,13 @@ class Engine {
   // engine_cycle.cc: negotiating and performing
   void cycle();
   bool exchange();
-  void send_and_process(std::vector<ResponseList> lists);
-  std::vector<RequestList> collect();
-  void announce(TensorEntry& entry, std::vector<RequestList>& lists);
+  void send_and_process();
+  void collect();
+  RequestList& new_list(int64_t step);
+  void announce(TensorEntry& entry);
   void handle_frames();
-  void process(ResponseList list);
+  void heard_responses();
+  void process(ResponseList& list);
   void apply(const ParamsChange& change);
   void find_work(ResponseList& list);
   TensorEntry* find_entry(const Response& response, ResponseItem& item);
@@ -207,11 +214,18 @@ class Engine {
   Timeline timeline_;
   std::unique_ptr<ControlPlane> control_;
 
+  ControlPlane::Watch watched_;  // of the engine thread
+
   // Guarded by cycle_mutex_.
   std::mutex cycle_mutex_;
   FrameQueue frames_;
-  Frame frame_;        // that is handled
-  RequestList heard_;  // what it says
+  Frame frame_;                   // that is handled
+  RequestList heard_;             // what it says
+  ResponsePool pool_of_lists_;    // for what it says
+  std::vector<RequestList> own_;  // what this rank says: the first `own_count_`
+  size_t own_count_ = 0;
+  std::vector<ResponseList> lists_;  // what rank 0 has decided
+  std::string encoded_;
   ResponseCache cache_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   const CommunicatorFactory make_communicators_;

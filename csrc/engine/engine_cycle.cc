@@ -31,12 +31,13 @@ void Engine::cycle() {
 
 // Say what is due, hear what has come, do what was decided. False when there was nothing.
 bool Engine::exchange() {
-  std::vector<RequestList> own = collect();
-  for (RequestList& list : own) {
+  collect();
+  for (size_t i = 0; i < own_count_; ++i) {
     if (coordinator_) {
-      coordinator_->add(0, list, Clock::now());
+      coordinator_->add(0, own_[i], Clock::now());
     } else {
-      control_->send_all(FrameType::requests, encode(list));
+      encode(own_[i], encoded_);
+      control_->send_all(FrameType::requests, encoded_);
     }
   }
   control_->pump(frames_);
@@ -46,27 +47,32 @@ bool Engine::exchange() {
     for (const std::string& text : stalls_.check(*coordinator_, Clock::now())) {
       log(LogLevel::warning, text);
     }
-    send_and_process(coordinator_->take());
+    lists_.clear();
+    coordinator_->take(lists_);
+    send_and_process();
   }
-  return heard || !own.empty();
+  return heard || own_count_ > 0;
 }
 
-void Engine::send_and_process(std::vector<ResponseList> lists) {
-  for (const ResponseList& list : lists) {
-    control_->send_all(FrameType::responses, encode(list));
+// `lists_`, to all ranks and here.
+void Engine::send_and_process() {
+  for (const ResponseList& list : lists_) {
+    encode(list, encoded_);
+    control_->send_all(FrameType::responses, encoded_);
     if (!list.shutdown) continue;
     control_->send_all(FrameType::goodbye, "");
     saying_goodbye_ = true;
   }
-  for (ResponseList& list : lists) {
-    process(std::move(list));
+  for (ResponseList& list : lists_) {
+    process(list);
     if (stopped_) return;
+    coordinator_->give_back(std::move(list));
   }
 }
 
-// What to say now: one list per training step.
-std::vector<RequestList> Engine::collect() {
-  std::vector<RequestList> lists;
+// What to say now, in `own_`: one list per training step.
+void Engine::collect() {
+  own_count_ = 0;
   std::lock_guard lock(mutex_);
   ++executor_.counters().cycles;
   if (proposal_) {
@@ -74,39 +80,44 @@ std::vector<RequestList> Engine::collect() {
     proposal_.reset();
   }
   if (!unannounced_.empty() && announce_time() <= Clock::now()) {
-    for (TensorEntry* entry : unannounced_) announce(*entry, lists);
+    for (TensorEntry* entry : unannounced_) announce(*entry);
     timeline_.cycle();
     unannounced_.clear();
     unannounced_bytes_ = 0;
   }
   if (shutdown_requested_ && !shutdown_announced_) {
     shutdown_announced_ = true;
-    lists.emplace_back();
-    lists.back().step = steps_.current_step();
-    lists.back().processed = processed_;
-    lists.back().shutdown = true;
+    new_list(steps_.current_step()).shutdown = true;
   }
-  executor_.counters().messages += static_cast<int64_t>(lists.size());
+  executor_.counters().messages += static_cast<int64_t>(own_count_);
   counters_.cycles = executor_.counters().cycles;
-  return lists;
+}
+
+// One more of `own_`, empty.
+RequestList& Engine::new_list(int64_t step) {
+  if (own_count_ == own_.size()) own_.emplace_back();
+  RequestList& list = own_[own_count_++];
+  list.step = step;
+  list.processed = processed_;
+  list.shutdown = false;
+  list.hit_bits.clear();
+  list.requests.clear();
+  return list;
 }
 
 // Add one tensor to what is said (mutex_ held).
-void Engine::announce(TensorEntry& entry, std::vector<RequestList>& lists) {
-  if (lists.empty() || lists.back().step != entry.step) {
-    lists.emplace_back();
-    lists.back().step = entry.step;
-    lists.back().processed = processed_;
-  }
+void Engine::announce(TensorEntry& entry) {
+  const bool goes_on = own_count_ > 0 && own_[own_count_ - 1].step == entry.step;
+  RequestList& list = goes_on ? own_[own_count_ - 1] : new_list(entry.step);
   if (!coordinator_) timeline_.announced(entry.request, rank_);  // rank 0 sees all ranks'
   const int64_t slot = cache_.find(entry.request);
   if (slot >= 0) {
-    lists.back().set_hit(slot);
+    list.set_hit(slot);
     entry.announced_slot = slot;
     cache_.set_announced(slot, &entry);
     ++executor_.counters().cache_hits;
   } else {
-    lists.back().requests.push_back(entry.request);
+    list.requests.push_back(entry.request);
     ++executor_.counters().cache_misses;
   }
 }
@@ -120,7 +131,7 @@ void Engine::handle_frames() {
         coordinator_->add(frame_.rank, heard_, Clock::now());
         break;
       case FrameType::responses:
-        process(decode_response_list(frame_.payload));
+        heard_responses();
         break;
       case FrameType::abort:
         fail_everything(frame_.payload, true);
@@ -133,7 +144,13 @@ void Engine::handle_frames() {
   }
 }
 
-void Engine::process(ResponseList list) {
+void Engine::heard_responses() {
+  ResponseList list = decode(frame_.payload, pool_of_lists_);
+  process(list);
+  pool_of_lists_.give(std::move(list));
+}
+
+void Engine::process(ResponseList& list) {
   if (list.change) apply(*list.change);
   for (int64_t slot : list.evicted_slots) cache_.erase(slot);
   find_work(list);

@@ -42,14 +42,13 @@ void Engine::run() {
 
 void Engine::sleep_until_needed() {
   auto until = Clock::time_point::max();
-  ControlPlane::Watch watched;
   {
     std::unique_lock running(cycle_mutex_, std::try_to_lock);
     std::lock_guard lock(mutex_);
     const auto now = Clock::now();
     // A thread that waits runs the cycles, or did so a moment ago: stay off the sockets.
     const bool leased = !running.owns_lock() || (now < lease_until_ && in_flight_.empty());
-    watched = leased ? control_->watch_for_wake() : control_->watch();
+    leased ? control_->watch_for_wake(watched_) : control_->watch(watched_);
     if (leased) until = now + lease;
     if (!unannounced_.empty()) until = std::min(until, announce_time());
     if (running.owns_lock() && coordinator_ && coordinator_->has_pending() && stalls_.enabled()) {
@@ -68,7 +67,7 @@ void Engine::sleep_until_needed() {
       until == Clock::time_point::max()
           ? std::chrono::nanoseconds(-1)
           : std::max<std::chrono::nanoseconds>(until - now, std::chrono::nanoseconds(0));
-  control_->sleep(std::move(watched), limit);
+  control_->sleep(watched_, limit);
   std::lock_guard lock(mutex_);
   thread_wakes_at_ = Clock::time_point{};
 }

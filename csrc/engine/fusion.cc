@@ -6,13 +6,6 @@ namespace autotune {
 
 namespace {
 
-// The newest group of its kind.
-struct OpenGroup {
-  const FusionCandidate* first;
-  size_t index;
-  int64_t bytes;
-};
-
 bool can_fuse(const Response& response) {
   return response.error.empty() && (response.operation == Operation::allreduce ||
                                     response.operation == Operation::allgather ||
@@ -31,29 +24,42 @@ bool same_kind(const FusionCandidate& one, const FusionCandidate& other) {
 
 std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>& candidates,
                                              int64_t threshold_bytes) {
+  FusionPlan plan;
+  plan.make(candidates, threshold_bytes);
   std::vector<std::vector<size_t>> groups;
-  std::vector<OpenGroup> open;  // few: a step has few kinds of operations
+  for (size_t i = 0; i < plan.size(); ++i) groups.push_back(plan.group(i));
+  return groups;
+}
+
+void FusionPlan::add_group(size_t candidate) {
+  if (groups_.size() == size_) groups_.emplace_back();
+  groups_[size_].clear();
+  groups_[size_++].push_back(candidate);
+}
+
+void FusionPlan::make(const std::vector<FusionCandidate>& candidates, int64_t threshold_bytes) {
+  size_ = 0;
+  open_.clear();
   for (size_t i = 0; i < candidates.size(); ++i) {
     const FusionCandidate& candidate = candidates[i];
     if (threshold_bytes <= 0 || !can_fuse(*candidate.response)) {
-      groups.push_back({i});
+      add_group(i);
       continue;
     }
-    const auto group = std::find_if(open.begin(), open.end(), [&](const OpenGroup& each) {
+    const auto group = std::find_if(open_.begin(), open_.end(), [&](const OpenGroup& each) {
       return same_kind(*each.first, candidate);
     });
-    if (group == open.end()) {
-      open.push_back({&candidate, groups.size(), candidate.bytes});
-      groups.push_back({i});
+    if (group == open_.end()) {
+      open_.push_back({&candidate, size_, candidate.bytes});
+      add_group(i);
     } else if (group->bytes + candidate.bytes <= threshold_bytes) {
-      groups[group->index].push_back(i);
+      groups_[group->index].push_back(i);
       group->bytes += candidate.bytes;
     } else {
-      *group = {&candidate, groups.size(), candidate.bytes};
-      groups.push_back({i});
+      *group = {&candidate, size_, candidate.bytes};
+      add_group(i);
     }
   }
-  return groups;
 }
 
 }  // namespace autotune

@@ -23,4 +23,26 @@ struct FusionCandidate {
 std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>& candidates,
                                              int64_t threshold_bytes);
 
+// The same in memory that is used again.
+class FusionPlan {
+ public:
+  void make(const std::vector<FusionCandidate>& candidates, int64_t threshold_bytes);
+  size_t size() const { return size_; }
+  const std::vector<size_t>& group(size_t i) const { return groups_[i]; }
+
+ private:
+  // The newest group of its kind.
+  struct OpenGroup {
+    const FusionCandidate* first;
+    size_t index;
+    int64_t bytes;
+  };
+
+  void add_group(size_t candidate);
+
+  std::vector<std::vector<size_t>> groups_;  // of which the first `size_` count
+  size_t size_ = 0;
+  std::vector<OpenGroup> open_;  // few: a step has few kinds of operations
+};
+
 }  // namespace autotune

@@ -11,6 +11,7 @@ namespace {
 
 class Writer {
  public:
+  explicit Writer(std::string& bytes) : bytes_(bytes) { bytes_.clear(); }
   template <typename T>
   void put(T value) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -26,10 +27,9 @@ class Writer {
     put(static_cast<uint32_t>(values.size()));
     bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
   }
-  std::string take() { return std::move(bytes_); }
 
  private:
-  std::string bytes_;
+  std::string& bytes_;
 };
 
 class Reader {
@@ -154,8 +154,8 @@ void put_response(Writer& out, const Response& response) {
   for (const ResponseItem& item : response.items) put_item(out, item);
 }
 
-Response get_response(Reader& in) {
-  Response response;
+// Into `response`, an empty one.
+Response get_response(Reader& in, Response response) {
   response.operation = in.get<Operation>();
   response.dtype = in.get<DataType>();
   response.wire_type = in.get<std::optional<DataType>>();
@@ -260,15 +260,55 @@ void RequestList::set_hit(int64_t slot) {
   hit_bits[word] |= uint64_t{1} << (slot % 64);
 }
 
+Response ResponsePool::take() {
+  if (responses_.empty()) return {};
+  Response response = std::move(responses_.back());
+  responses_.pop_back();
+  return response;
+}
+
+ResponseList ResponsePool::take_list() {
+  if (lists_.empty()) return {};
+  ResponseList list = std::move(lists_.back());
+  lists_.pop_back();
+  return list;
+}
+
+void ResponsePool::give(ResponseList&& list) {
+  for (Response& response : list.responses) {
+    if (responses_.size() >= most) break;
+    response.items.clear();
+    response.error.clear();
+    responses_.push_back(std::move(response));
+  }
+  list.responses.clear();
+  list.change.reset();
+  list.evicted_slots.clear();
+  list.shutdown = false;
+  list.shutdown_reason.clear();
+  if (lists_.size() < most) lists_.push_back(std::move(list));
+}
+
 std::string encode(const RequestList& list) {
-  Writer out;
+  std::string bytes;
+  encode(list, bytes);
+  return bytes;
+}
+
+std::string encode(const ResponseList& list) {
+  std::string bytes;
+  encode(list, bytes);
+  return bytes;
+}
+
+void encode(const RequestList& list, std::string& bytes) {
+  Writer out(bytes);
   out.put(list.step);
   out.put(list.processed);
   out.put(list.shutdown);
   out.put_numbers(list.hit_bits);
   out.put(static_cast<uint32_t>(list.requests.size()));
   for (const Request& request : list.requests) put_request(out, request);
-  return out.take();
 }
 
 RequestList decode_request_list(const std::string& bytes) {
@@ -288,8 +328,8 @@ void decode(const std::string& bytes, RequestList& list) {
   for (uint32_t i = 0; i < count; ++i) list.requests.push_back(get_request(in));
 }
 
-std::string encode(const ResponseList& list) {
-  Writer out;
+void encode(const ResponseList& list, std::string& bytes) {
+  Writer out(bytes);
   size_t items = 0;
   for (const Response& response : list.responses) items += response.items.size();
   out.reserve(64 + 128 * list.responses.size() + least_item_bytes * items);
@@ -300,18 +340,22 @@ std::string encode(const ResponseList& list) {
   out.put_text(list.shutdown_reason);
   out.put(static_cast<uint32_t>(list.responses.size()));
   for (const Response& response : list.responses) put_response(out, response);
-  return out.take();
 }
 
 ResponseList decode_response_list(const std::string& bytes) {
+  ResponsePool none;
+  return decode(bytes, none);
+}
+
+ResponseList decode(const std::string& bytes, ResponsePool& pool) {
   Reader in(bytes);
-  ResponseList list;
+  ResponseList list = pool.take_list();
   if (in.get<bool>()) list.change = get_change(in);
-  list.evicted_slots = in.get_numbers<int64_t>();
+  in.get_numbers(list.evicted_slots);
   list.shutdown = in.get<bool>();
   list.shutdown_reason = in.get_text();
   const auto count = in.get<uint32_t>();
-  for (uint32_t i = 0; i < count; ++i) list.responses.push_back(get_response(in));
+  for (uint32_t i = 0; i < count; ++i) list.responses.push_back(get_response(in, pool.take()));
   return list;
 }
 

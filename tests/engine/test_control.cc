@@ -207,7 +207,9 @@ TEST(a_wake_that_another_thread_hears_is_not_lost) {
   ControlPlane alone(0, 1, {});
   std::atomic<bool> over{false};
   std::thread other([&] {  // hears every wake at once
-    while (!over) alone.sleep(alone.watch_for_wake(), 10ms);
+    for (ControlPlane::Watch watched; !over; alone.sleep(watched, 10ms)) {
+      alone.watch_for_wake(watched);
+    }
   });
   for (int round = 0; round < 200; ++round) {
     alone.wake();
@@ -224,7 +226,9 @@ TEST(a_frame_that_is_there_already_ends_a_sleep_though_another_thread_hears_wake
     auto plane = join(rendezvous, rank, 2);
     std::atomic<bool> over{false};
     std::thread other([&] {
-      while (!over) plane->sleep(plane->watch_for_wake(), 10ms);
+      for (ControlPlane::Watch watched; !over; plane->sleep(watched, 10ms)) {
+        plane->watch_for_wake(watched);
+      }
     });
     FrameQueue frames;
     for (int round = 0; round < 500; ++round) {  // one frame to and fro, as short as can be

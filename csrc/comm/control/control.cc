@@ -281,8 +281,19 @@ void ControlPlane::pump(FrameQueue& frames) {
   }
 }
 
-ControlPlane::Watch ControlPlane::watch(int wake_fd) {
-  Watch watched{{{wake_fd, POLLIN, 0}}};
+void ControlPlane::sleep(std::chrono::nanoseconds timeout) {
+  watch(watched_, user_wake_fd_);
+  sleep(watched_, timeout);
+}
+
+void ControlPlane::watch_for_wake(Watch& watched) const {
+  watched.ready = false;
+  watched.fds.assign(1, {thread_wake_fd_, POLLIN, 0});
+}
+
+void ControlPlane::watch(Watch& watched, int wake_fd) {
+  watched.ready = false;
+  watched.fds.assign(1, {wake_fd, POLLIN, 0});
   for (const auto& connection : connections_) {
     watched.ready |= connection->begin_sleep();
     const short events = connection->has_unsent_on_socket() ? POLLIN | POLLOUT : POLLIN;
@@ -291,10 +302,9 @@ ControlPlane::Watch ControlPlane::watch(int wake_fd) {
       watched.fds.push_back({connection->listener_fd(), POLLIN, 0});
     }
   }
-  return watched;
 }
 
-void ControlPlane::sleep(Watch watched, std::chrono::nanoseconds timeout) {
+void ControlPlane::sleep(Watch& watched, std::chrono::nanoseconds timeout) {
   if (watched.ready) timeout = std::chrono::nanoseconds(0);
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   const timespec limit{seconds.count(), (timeout - seconds).count()};

@@ -170,7 +170,7 @@ class ControlPlane {
 
   // Sleep until a frame may have arrived, `wake` was called, or `timeout` is over (negative: no
   // limit). One thread at a time.
-  void sleep(std::chrono::nanoseconds timeout) { sleep(watch(user_wake_fd_), timeout); }
+  void sleep(std::chrono::nanoseconds timeout);
 
   // The same in two parts, for one more thread, which may sleep while another uses the connections:
   // what to look at (all connections, or only `wake`), then the sleep itself, which touches nothing
@@ -179,9 +179,10 @@ class ControlPlane {
     std::vector<pollfd> fds;  // the first one: what `wake` writes to
     bool ready = false;       // a frame is there already
   };
-  Watch watch() { return watch(thread_wake_fd_); }
-  Watch watch_for_wake() const { return {{{thread_wake_fd_, POLLIN, 0}}}; }
-  void sleep(Watch watched, std::chrono::nanoseconds timeout);
+  // Both fill an earlier one, whose memory is used again.
+  void watch(Watch& watched) { watch(watched, thread_wake_fd_); }
+  void watch_for_wake(Watch& watched) const;
+  void sleep(Watch& watched, std::chrono::nanoseconds timeout);
 
   // From any thread: end the current or the next sleep of both threads. Each has a wake-up of its
   // own: what one of them hears would be lost for the other.
@@ -195,7 +196,7 @@ class ControlPlane {
   std::vector<int> take_closed_ranks();
 
  private:
-  Watch watch(int wake_fd);
+  void watch(Watch& watched, int wake_fd);
   int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
 
   int rank_;
@@ -205,6 +206,7 @@ class ControlPlane {
   int user_wake_fd_;
   int thread_wake_fd_;
   uint32_t pumps_ = 0;
+  Watch watched_;                            // of the thread that runs cycles
   std::atomic<bool> socket_is_ready_{true};  // as the last sleep has seen
 };
 
