@@ -156,7 +156,10 @@ class Bench {
     for (int number = 0; number < pieces_; ++number) {
       const RequestList list = piece(number);
       say_.measure([&] {
-        for (auto& worker : workers_) worker->send(FrameType::requests, encode(list));
+        for (auto& worker : workers_) {
+          encode(list, bytes_);
+          worker->send(FrameType::requests, bytes_);
+        }
       });
       read_.measure([&] { control_->pump(frames_); });
       add_.measure([&] {
@@ -168,26 +171,28 @@ class Bench {
         }
       });
     }
-    std::vector<ResponseList> lists;
-    take_.measure([&] { lists = coordinator_.take(); });
-    if (lists.size() != 1 || lists[0].responses.size() != 1) std::abort();
-    std::string bytes;
-    encode_.measure([&] { bytes = encode(lists[0]); });
+    lists_.clear();
+    take_.measure([&] { coordinator_.take(lists_); });
+    if (lists_.size() != 1 || lists_[0].responses.size() != 1) std::abort();
+    encode_.measure([&] { encode(lists_[0], bytes_); });
     for (auto& worker : workers_) {
       if (asleep_) worker->begin_sleep();
     }
-    send_.measure([&] { control_->send_all(FrameType::responses, bytes); });
+    send_.measure([&] { control_->send_all(FrameType::responses, bytes_); });
     hear_.measure([&] {
       for (auto& worker : workers_) {
         worker->receive(0, frames_);
-        if (decode_response_list(frames_.front().payload).responses.size() != 1) std::abort();
+        ResponseList list = decode(frames_.front().payload, pool_);
+        if (list.responses.size() != 1) std::abort();
+        pool_.give(std::move(list));
         frames_.pop_front();
       }
     });
     for (auto& worker : workers_) {
       if (asleep_) worker->end_sleep();
     }
-    processed_ += lists.size();
+    ++processed_;
+    take_.measure([&] { coordinator_.give_back(std::move(lists_[0])); });
   }
 
   const int size_;
@@ -197,6 +202,9 @@ class Bench {
   std::unique_ptr<ControlPlane> control_;
   std::vector<std::unique_ptr<Connection>> workers_;
   FrameQueue frames_;
+  std::vector<ResponseList> lists_;
+  ResponsePool pool_;
+  std::string bytes_;
   RequestList heard_;
   std::vector<int64_t> slots_;
   int64_t step_ = 0;
