@@ -161,7 +161,7 @@ class Runner:
         """**Local.** Handle of an operation whose wait was interrupted; -1: there is none."""
 
     def run(self, input: object, output: object, stream: int) -> bool:
-        """**Collective.** ``start_prepared`` and ``finish``. False: one of the tensors is not like
+        """**Collective.** ``start_prepared`` and ``finish_all``. False: one of the tensors is not like
         those it was prepared for, and nothing has happened."""
 
 class Engine:
@@ -253,13 +253,9 @@ class Engine:
         """**Local.** As ``start_all``. They fuse like any others; with
         Options.disable_group_fusion the members of a group fuse among themselves only."""
 
-    def finish(self, handle: int, stream: int = 0) -> None:
-        """**Local.** ``wait``, ``order`` and ``release``, the last one also of a failed
-        operation."""
-
     def finish_all(self, first: int, count: int, stream: int = 0) -> None:
-        """**Local.** ``finish`` for ``count`` consecutive handles; all are finished when one has
-        failed, whose EngineError is raised, the first one."""
+        """**Local.** ``wait``, ``order`` and ``release`` for ``count`` consecutive handles; all are
+        finished when one has failed, whose EngineError is raised, the first one."""
 
     def order(self, handle: int, stream: int) -> None:
         """**Local.** GPU: what ``stream`` does from now on comes after the operation, which is

@@ -214,10 +214,6 @@ void finish_all(Engine& engine, int64_t first, int64_t count, DeviceStream strea
   if (!error.empty()) throw EngineError(error);
 }
 
-void finish(Engine& engine, int64_t handle, DeviceStream stream) {
-  finish_all(engine, handle, 1, stream);
-}
-
 // Starts and finishes one operation of one engine: what a loop over small tensors consists of.
 struct Runner {
   py::object engine_object, reader_object;  // keep alive:
@@ -341,7 +337,6 @@ void bind_engine(py::module_& module) {
       .def("start_all", &start_all, "operations"_a, "inputs"_a, "outputs"_a, "stream"_a = 0)
       .def("start_group", &start_group, "operations"_a, "inputs"_a, "outputs"_a, "stream"_a = 0)
       .def("finish_all", &finish_all, "first"_a, "count"_a, "stream"_a = 0)
-      .def("finish", &finish, "handle"_a, "stream"_a = 0)
       .def(
           "use_device",
           [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc,

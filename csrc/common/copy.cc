@@ -12,8 +12,8 @@ namespace autotune {
 namespace {
 
 // glibc before 2.39 copies 4 KiB and more by the processor's own string instruction, which on AMD's
-// takes twice as long when source and target lie alike in their pages (glibc's bug 30994; here 22
-// instead of 14 ms for an allreduce of 102 MB). Less than that it copies by vectors.
+// takes half as long again when source and target lie alike in their pages (glibc's bug 30994; here
+// 22 instead of 14 ms for an allreduce of 102 MB). Less than that it copies by vectors.
 constexpr int64_t piece_bytes = 2 << 10;
 
 bool copies_in_pieces() {

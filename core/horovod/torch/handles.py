@@ -103,7 +103,7 @@ def add(operation: Operation) -> int:
     """**Local.** Take ``operation`` into the table and return its handle."""
     handle = next(_numbers)
     _operations[handle] = operation
-    reap()
+    _reap()
     return handle
 
 
@@ -160,8 +160,7 @@ def clear() -> None:
     _abandoned.clear()
 
 
-def reap() -> None:
-    """**Local.** Let go of abandoned operations that are complete."""
+def _reap() -> None:
     if not _abandoned:
         return
     for operation in [each for each in _abandoned if each.poll()]:

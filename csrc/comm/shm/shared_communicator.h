@@ -6,8 +6,8 @@
 // allreduce each rank
 //
 //   - copies its elements of the others' slices into its slot (for the next round, ahead of time),
-//   - combines its own slice out of all slots, piece by piece, writes it to its output and its own
-//     region,
+//   - combines its own slice out of all slots, writes it to its output and its own region (by which
+//     stores: store_choice.h),
 //   - waits for the others (one barrier), and copies their finished slices to its output.
 //
 // What fits into small_bytes is copied whole by everybody and combined by everybody: one barrier.

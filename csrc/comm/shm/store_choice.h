@@ -22,7 +22,7 @@ class StoreChoice {
   // What the next round is to use.
   bool streaming() const { return streaming_ != is_trial(place_); }
 
-  // A round is over; the time is that of a byte.
+  // A round of full length is over; it took `time`.
   void add(double time) {
     if (place_ == period - 1) {
       times_[!streaming_].add(time);
