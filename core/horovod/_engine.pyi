@@ -161,8 +161,8 @@ class Runner:
         """**Local.** Handle of an operation whose wait was interrupted; -1: there is none."""
 
     def run(self, input: object, output: object, stream: int) -> bool:
-        """**Collective.** ``start_prepared`` and ``finish_all``. False: one of the tensors is not like
-        those it was prepared for, and nothing has happened."""
+        """**Collective.** ``start_prepared`` and ``finish_all``. False: one of the tensors is not
+        like those it was prepared for, and nothing has happened."""
 
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
