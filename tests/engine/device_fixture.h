@@ -177,6 +177,7 @@ inline void with_devices(int size, const EngineOptions& options, const std::vect
                          const std::function<void(DeviceRank&)>& body) {
   HostNetwork network;
   Job job(size, options, hosts);
+  Meeting end(size);
   run_ranks(size, [&](int rank) {
     auto engine = job.start(rank);
     HostDevice* device = nullptr;
@@ -187,10 +188,10 @@ inline void with_devices(int size, const EngineOptions& options, const std::vect
                              return HostDeviceCommunicator::connect(network, *device, plain);
                            }};
     });
-    {
+    end.after([&] {
       DeviceRank its(*engine, *device, network);
       body(its);
-    }
+    });
     const bool failed = engine->failed();
     engine->shutdown(std::chrono::seconds(10));
     CHECK(failed || !engine->failed());

@@ -36,9 +36,10 @@ inline void with_engines(int size, EngineOptions options,
   for (const std::vector<int>& hosts : {one, each, two}) {
     options.params.hierarchical_allreduce = options.params.hierarchical_allgather = hosts == two;
     Job job(size, options, hosts);
+    Meeting end(size);
     run_ranks(size, [&](int rank) {
       auto engine = job.start(rank);
-      body(*engine);
+      end.after([&] { body(*engine); });
       engine->shutdown(std::chrono::seconds(10));
       CHECK(!engine->failed());
     });

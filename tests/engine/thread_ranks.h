@@ -1,6 +1,7 @@
 // Ranks as threads of one process: the real engine over an in-process transport and real sockets.
 #pragma once
 
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -37,6 +38,36 @@ inline void run_ranks(int size, const std::function<void(int)>& body) {
     if (failure) std::rethrow_exception(failure);
   }
 }
+
+// Where ranks wait for each other before they end: the first to shut down ends the engine of all,
+// which may still be at work in process sets that the first is not in.
+class Meeting {
+ public:
+  explicit Meeting(int size) : missing_(size) {}
+
+  // Runs `body`; returns when all ranks have run theirs. Who fails goes on at once.
+  void after(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (...) {
+      arrive(false);
+      throw;
+    }
+    arrive(true);
+  }
+
+ private:
+  void arrive(bool wait) {
+    std::unique_lock lock(mutex_);
+    --missing_;
+    arrived_.notify_all();
+    if (wait) arrived_.wait(lock, [this] { return missing_ == 0; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  int missing_;
+};
 
 // Mail between every pair of ranks: messages are copied at send, so a send is complete at once.
 class Mail {
