@@ -117,9 +117,10 @@ class TwoHosts:
         """Return what mpirun needs to know of these hosts.
 
         The daemon stays attached to the launch agent: an agent that ends takes its host's
-        processes with it.
+        processes with it. What killed ones leave behind goes with the hosts.
         """
         words = ["--prtemca", "plm_ssh_agent", str(self.agent), "--leave-session-attached"]
+        words += ["--prtemca", "prte_tmpdir_base", str(self.agent.parent)]
         words += ["--map-by", ":OVERSUBSCRIBE", "--mca", "btl", "self,sm,tcp"]
         return [
             *words,

@@ -34,6 +34,8 @@ class Commands:
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(self, *words: str | Path, **environ: str) -> subprocess.Popen[str]:
+        if words[0] == "mpirun":  # killed ones leave files that hinder others of the same number
+            environ = {"PRTE_MCA_prte_local_tmpdir_base": str(self.folder), **environ}
         process = subprocess.Popen(
             [str(word) for word in words],
             cwd=self.folder,
@@ -51,7 +53,12 @@ class Commands:
         self, *words: str | Path, limit_s: float = 60, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **environ)
-        out, err = process.communicate(timeout=limit_s)
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate(timeout=10)
+            raise AssertionError(f"no end within {limit_s} s:\n{out}\n{err}") from None
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_plain_mpirun_works_and_tunes(commands: Commands) -> None:
     assert result.returncode == 0, result.stderr
     rows = log.read_text().splitlines()[1:]
     assert rows[-1] in rows[:-1]
+
+
+def test_files_of_a_killed_mpirun_do_not_hinder_the_next_of_its_number(commands: Commands) -> None:
+    """Open MPI 5 names the folder of its session by its process number and wants it new."""
+    place = commands.folder / "tmp"
+    most, own = int(Path("/proc/sys/kernel/pid_max").read_text()), os.getpid()
+    coming = [own + i if own + i < most else own + i - most + 300 for i in range(3000)]
+    for number in coming:
+        (place / f"ompi.{number}").mkdir(parents=True, mode=0o700)
+        (place / f"ompi.{number}" / f"pmix.{socket.gethostname()}.tool").write_text("stale")
+    result = commands.run("horovodrun", "-np", "2", "true", TMPDIR=str(place))
+    assert result.returncode == 0, result.stderr
+    assert len(list(place.iterdir())) == 2999
 
 
 def test_one_rank_has_nothing_to_tune(commands: Commands) -> None:
