@@ -45,7 +45,7 @@ class PhysicsPrior:
             hosts: Hosts they are on.
         """
         exposed = reading.exposed_us / max(1, reading.steps)
-        gathered = [k for k, (name, _) in enumerate(operations) if name == "allgather"]
+        gathered = [k for k, (name, _) in enumerate(operations) if name.endswith("allgather")]
         self._workload = Workload.spread(
             [bytes_ for _, bytes_ in operations],
             compute_us=max(1.0, reading.step_us - exposed),

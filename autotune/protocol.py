@@ -109,7 +109,10 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The operations of one kind of step: (operation, payload bytes), one entry per collective."""
+    """The operations of one kind of step: (operation, payload bytes), one entry per collective.
+
+    An operation is "allreduce", "allgather", ..., with "cuda " before it where the tensors are.
+    """
 
     signature: int
     operations: tuple[tuple[str, int], ...]

@@ -380,11 +380,22 @@ class Tuner:
 def without_operation(
     operations: Sequence[tuple[str, int]], frozen: Collection[str]
 ) -> dict[str, str]:
-    """Return {parameter: reason} of those not ``frozen`` whose operation no training step uses."""
+    """Return {parameter: reason} of those not ``frozen`` whose operation no training step uses.
+
+    Args:
+        operations: As in ``protocol.Signature``. NCCL's allgather is one whatever the setting.
+        frozen: Parameters that have a reason already.
+    """
     used = {operation for operation, _ in operations}
-    serves = {"hierarchical_allreduce": "allreduce", "hierarchical_allgather": "allgather"}
-    return {
-        name: f"a training step of this job has no {operation}"
-        for name, operation in serves.items()
-        if name not in frozen and operation not in used
+    serves = {
+        "hierarchical_allreduce": {"allreduce", "cuda allreduce"},
+        "hierarchical_allgather": {"allgather"},
     }
+    reasons = {}
+    for name, served in serves.items():
+        if name in frozen or served & used:
+            continue
+        operation = name.removeprefix("hierarchical_")
+        where = " of tensors in host memory" if f"cuda {operation}" in used else ""
+        reasons[name] = f"a training step of this job has no {operation}{where}"
+    return reasons

@@ -26,8 +26,8 @@ uint64_t mix(uint64_t x) {
 
 // What an operation is, apart from its name and from what may differ between steps.
 uint64_t kind_hash(const Request& request) {
-  uint64_t hash =
-      mix(static_cast<uint64_t>(request.operation) * 64 + static_cast<uint64_t>(request.dtype));
+  uint64_t hash = mix((static_cast<uint64_t>(request.operation) * 2 + request.on_device) * 64 +
+                      static_cast<uint64_t>(request.dtype));
   for (size_t i = 0; i < request.shape.size(); ++i) {
     const bool rows_vary =
         request.operation == Operation::allgather || request.operation == Operation::alltoall;
@@ -45,7 +45,8 @@ uint64_t operation_hash(const SharedRequest& request) {
 OperationSizes sizes_of(const std::vector<SharedRequest>& operations) {
   OperationSizes sizes;
   for (const SharedRequest& each : operations) {
-    sizes.emplace_back(name_of(each->operation), each->bytes());
+    const std::string place = each->on_device ? "cuda " : "";
+    sizes.emplace_back(place + name_of(each->operation), each->bytes());
   }
   return sizes;
 }

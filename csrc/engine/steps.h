@@ -32,7 +32,8 @@ struct StepRecord {
   int64_t samples = 0;  // 0: the script does not say
 };
 
-using OperationSizes = std::vector<std::pair<std::string, int64_t>>;  // (operation, bytes)
+// (operation, bytes); operations on GPUs are "cuda " and their name.
+using OperationSizes = std::vector<std::pair<std::string, int64_t>>;
 
 // Smallest period of a sequence of hashes, found while it grows.
 class PeriodFinder {

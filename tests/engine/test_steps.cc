@@ -164,3 +164,21 @@ TEST(short_steps_are_merged_until_a_millisecond_and_lose_nothing) {
   CHECK(duration > 99'999 && duration < 100'001);
   CHECK_EQUAL(signatures.size(), size_t{1});
 }
+
+TEST(operations_on_gpus_are_told_apart_from_those_on_cpus) {
+  StepTracker tracker{StepTracker::TimePoint{}};
+  tracker.set_explicit();
+  for (bool on_device : {false, true}) {
+    Request r = request("a", 5);
+    r.on_device = on_device;
+    r.operation = Operation::allgather;
+    tracker.add_operation(r);
+    tracker.append(tracker.end(StepTracker::TimePoint{}, 0, 0));
+  }
+  std::vector<StepRecord> records;
+  std::vector<std::pair<int64_t, OperationSizes>> signatures;
+  tracker.drain(StepTracker::TimePoint{}, records, signatures);
+  CHECK_EQUAL(signatures.size(), size_t{2});
+  CHECK(signatures[0].second == (OperationSizes{{"allgather", 20}}));
+  CHECK(signatures[1].second == (OperationSizes{{"cuda allgather", 20}}));
+}

@@ -12,7 +12,7 @@ from autotune.protocol import Apply, Done, Line, Progress, Settings
 from autotune.space import PARAMETERS
 from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
-from autotune.tuner import Phase, Tuner
+from autotune.tuner import Phase, Tuner, without_operation
 
 ONE_HOST = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
 SEEDS = 5
@@ -343,6 +343,26 @@ def test_a_lucky_incumbent_does_not_keep_the_tuner_waiting(job, tuner, seed):
     run = job("best_at_default", seed=seed, noise=0.2)
     run.drive(tuner(seed))
     assert run.done is not None and run.true_gain > -0.005
+
+
+@pytest.mark.parametrize(
+    ("used", "reasons"),
+    [
+        ({"allreduce", "allgather"}, {}),
+        ({"allreduce"}, {"hierarchical_allgather": "has no allgather"}),
+        ({"cuda allreduce"}, {"hierarchical_allgather": "has no allgather"}),
+        (
+            {"cuda allreduce", "cuda allgather"},  # NCCL's own, whatever the setting
+            {"hierarchical_allgather": "has no allgather of tensors in host memory"},
+        ),
+        ({"cuda allgather", "allgather"}, {"hierarchical_allreduce": "has no allreduce"}),
+    ],
+)
+def test_what_no_operation_of_a_step_heeds_is_known(used, reasons):
+    told = without_operation([(name, 8) for name in sorted(used)], ())
+    assert told.keys() == reasons.keys()
+    assert all(told[name].endswith(reasons[name]) for name in told)
+    assert without_operation([(name, 8) for name in used], set(reasons)) == {}
 
 
 def test_two_level_operations_are_explored_only_where_a_step_uses_them(job):
