@@ -5,7 +5,8 @@
 
 namespace autotune {
 
-void bind_values(pybind11::module_& module);  // Params, Options, StepRecord, errors, MPI facts
-void bind_engine(pybind11::module_& module);  // Rendezvous, Engine
+void bind_values(pybind11::module_& module);      // Params, Options, StepRecord, errors, MPI facts
+void bind_operations(pybind11::module_& module);  // Kind, Prepared, ..., TensorReader, Runner
+void bind_engine(pybind11::module_& module);      // Rendezvous, Engine
 
 }  // namespace autotune

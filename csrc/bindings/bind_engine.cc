@@ -2,13 +2,11 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
-#include <tuple>
 #include <utility>
 
 #include "bindings/bind.h"
+#include "bindings/operations.h"
 #include "bindings/options.h"
-#include "bindings/tensors.h"
 #include "comm/choose.h"
 #include "comm/control/control.h"
 #include "comm/mpi/mpi_point_to_point.h"
@@ -24,7 +22,6 @@ namespace autotune {
 namespace {
 
 constexpr auto connect_timeout = std::chrono::seconds(60);
-constexpr auto signal_check_interval = std::chrono::milliseconds(100);
 
 std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendezvous,
                                       const std::string& address) {
@@ -53,203 +50,6 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
   if (options.size > 1) transport = make_mpi_point_to_point(options.mpi_comm);
   return std::make_unique<Engine>(engine_options, std::move(control),
                                   communicator_factory(std::move(transport), options.host_of_rank));
-}
-
-void set_memory(TensorEntry& entry, std::uintptr_t input, std::uintptr_t output) {
-  entry.input = reinterpret_cast<const void*>(input);
-  entry.output = reinterpret_cast<void*>(output);
-}
-
-// What operations have in common that differ only in name, memory and shape; made once.
-struct Kind {
-  Request request;
-};
-
-Kind make_kind(const std::string& operation, const std::string& dtype, const std::string& reduce_op,
-               int root_rank, double prescale, double postscale, bool named, int process_set,
-               bool on_device, const std::optional<std::string>& wire_type) {
-  Kind kind;
-  Request& request = kind.request;
-  request.operation = operation_from(operation);
-  request.dtype = data_type_from(dtype);
-  if (wire_type) request.wire_type = data_type_from(*wire_type);
-  request.on_device = on_device;
-  request.reduce_op = reduce_op_from(reduce_op);
-  request.root_rank = root_rank;
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.cacheable = named;
-  request.process_set = request.operation == Operation::join ? 0 : process_set;
-  return kind;
-}
-
-// Keeps the interpreter's lock: the engine takes an operation in a microsecond, and no thread of
-// the engine needs that lock.
-int64_t start(Engine& engine, const Kind& kind, std::string name, std::uintptr_t input,
-              std::uintptr_t output, Shape shape, DeviceStream stream,
-              std::vector<int64_t> splits) {
-  Request request = kind.request;
-  request.name = std::move(name);
-  request.shape = std::move(shape);
-  request.splits = std::move(splits);
-  TensorEntry entry;
-  entry.request = std::move(request);
-  set_memory(entry, input, output);
-  if (kind.request.on_device) entry.ready = engine.input_ready(stream);
-  return engine.enqueue(std::move(entry));
-}
-
-// An operation that comes back in every step with other memory.
-struct Prepared {
-  SharedRequest request;  // with its complete name
-};
-
-Prepared prepare(const Kind& kind, std::string name, Shape shape) {
-  complete_name(name, kind.request.process_set);
-  Request request = kind.request;
-  request.name = std::move(name);
-  request.shape = std::move(shape);
-  return {std::move(request)};
-}
-
-// Several of them, and where as many tensors lie.
-struct PreparedAll {
-  std::vector<SharedRequest> requests;
-};
-
-struct Places {
-  std::vector<Address> addresses;
-};
-
-PreparedAll prepare_all(const std::vector<const Prepared*>& operations) {
-  PreparedAll all;
-  for (const Prepared* each : operations) all.requests.push_back(each->request);
-  return all;
-}
-
-std::optional<Address> find_one(const TensorReader& reader, const Prepared& operation,
-                                py::handle tensor, int device) {
-  return reader.find(operation.request, tensor.ptr(), device);
-}
-
-std::optional<Places> find_all(const TensorReader& reader, const PreparedAll& operations,
-                               const py::list& tensors, int device) {
-  const size_t count = operations.requests.size();
-  if (tensors.size() != count) return std::nullopt;
-  Places places;
-  places.addresses.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    PyObject* const tensor = PyList_GET_ITEM(tensors.ptr(), static_cast<Py_ssize_t>(i));
-    const auto address = reader.find(operations.requests[i], tensor, device);
-    if (!address) return std::nullopt;
-    places.addresses.push_back(*address);
-  }
-  return places;
-}
-
-// Hands them over by `take(entries, count)`. The entries' memory is used again: the interpreter's
-// lock is held.
-template <typename Take>
-int64_t hand_over(Engine& engine, const PreparedAll& operations, const Places& inputs,
-                  const Places& outputs, DeviceStream stream, Take&& take) {
-  static std::vector<TensorEntry> entries;
-  const size_t count = operations.requests.size();
-  if (entries.size() < count) entries.resize(count);
-  EventPtr ready;  // one event for all: they are in one stream
-  for (size_t i = 0; i < count; ++i) {
-    TensorEntry& entry = entries[i];
-    entry = TensorEntry{};
-    entry.request = operations.requests[i];
-    set_memory(entry, inputs.addresses.at(i), outputs.addresses.at(i));
-    if (!entry.request->on_device) continue;
-    if (!ready) ready = engine.input_ready(stream);
-    entry.ready = ready;
-  }
-  return take(entries.data(), count);
-}
-
-// These keep the interpreter's lock, see `start`.
-int64_t start_prepared(Engine& engine, const Prepared& operation, Address input, Address output,
-                       DeviceStream stream) {
-  TensorEntry entry;
-  entry.request = operation.request;
-  set_memory(entry, input, output);
-  if (entry.request->on_device) entry.ready = engine.input_ready(stream);
-  return engine.enqueue_complete(std::move(entry));
-}
-
-int64_t start_all(Engine& engine, const PreparedAll& operations, const Places& inputs,
-                  const Places& outputs, DeviceStream stream) {
-  return hand_over(engine, operations, inputs, outputs, stream,
-                   [&](auto* entries, size_t count) { return engine.enqueue_all(entries, count); });
-}
-
-int64_t start_group(Engine& engine, const PreparedAll& operations, const Places& inputs,
-                    const Places& outputs, DeviceStream stream) {
-  return hand_over(engine, operations, inputs, outputs, stream, [&](auto* entries, size_t count) {
-    return engine.enqueue_group(entries, count);
-  });
-}
-
-// `step(timeout)` until it is true, without the interpreter's lock. Throws what a signal handler
-// raises.
-template <typename Step>
-void until_true(Step&& step) {
-  py::gil_scoped_release unlocked;
-  while (!step(signal_check_interval)) {
-    py::gil_scoped_acquire locked;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-}
-
-void wait(Engine& engine, int64_t handle) {
-  until_true([&](auto timeout) { return engine.wait(handle, timeout); });
-}
-
-// `wait`, `order`, then `release` for `count` operations from number `first` on, also when they
-// have failed: the first error counts. Not when the wait is interrupted.
-void finish_all(Engine& engine, int64_t first, int64_t count, DeviceStream stream) {
-  until_true([&](auto timeout) { return engine.wait_all(first, count, timeout); });
-  const std::string error = engine.settle(first, count, stream);
-  if (!error.empty()) throw EngineError(error);
-}
-
-// Starts and finishes one operation of one engine: what a loop over small tensors consists of.
-struct Runner {
-  py::object engine_object, reader_object;  // keep alive:
-  Engine* engine;
-  const TensorReader* reader;
-  SharedRequest request;
-  int device;
-  int64_t pending = -1;
-};
-
-Runner make_runner(const py::object& engine, const py::object& reader, const Prepared& operation,
-                   int device) {
-  return {
-      engine, reader, engine.cast<Engine*>(), reader.cast<const TensorReader*>(), operation.request,
-      device};
-}
-
-bool run(Runner& runner, py::handle input, py::handle output, DeviceStream stream) {
-  const auto from = runner.reader->find(runner.request, input.ptr(), runner.device);
-  if (!from) return false;
-  const auto to =
-      input.is(output) ? from : runner.reader->find(runner.request, output.ptr(), runner.device);
-  if (!to) return false;
-  Engine& engine = *runner.engine;
-  runner.pending = -1;
-  const int64_t handle = start_prepared(engine, {runner.request}, *from, *to, stream);
-  std::string error;
-  try {
-    until_true([&](auto timeout) { return engine.wait_all(handle, 1, timeout); });
-    error = engine.settle(handle, 1, stream);
-  } catch (...) {
-    runner.pending = handle;
-    throw;
-  }
-  if (!error.empty()) throw EngineError(error);
-  return true;
 }
 
 // Memory of a result as Python's buffer protocol wants it: a memoryview keeps this object alive.
@@ -308,25 +108,6 @@ void bind_engine(py::module_& module) {
       .def_buffer([](ResultBuffer& buffer) {
         return py::buffer_info(reinterpret_cast<unsigned char*>(buffer.data.get()), buffer.bytes);
       });
-
-  py::class_<Kind>(module, "Kind")
-      .def(py::init(&make_kind), py::kw_only(), "operation"_a, "dtype"_a, "reduce_op"_a = "sum",
-           "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0, "named"_a = true,
-           "process_set"_a = 0, "on_device"_a = false, "wire_type"_a = std::nullopt);
-
-  py::class_<Prepared>(module, "Prepared").def(py::init(&prepare), "kind"_a, "name"_a, "shape"_a);
-  py::class_<PreparedAll>(module, "PreparedAll").def(py::init(&prepare_all), "operations"_a);
-  py::class_<Places>(module, "Places").def(py::init<std::vector<Address>>(), "addresses"_a);
-
-  py::class_<Runner>(module, "Runner")
-      .def(py::init(&make_runner), "engine"_a, "reader"_a, "operation"_a, "device"_a)
-      .def("run", &run, "input"_a, "output"_a, "stream"_a)
-      .def_readonly("pending", &Runner::pending);
-
-  py::class_<TensorReader>(module, "TensorReader")
-      .def(py::init<const py::capsule&, std::vector<py::type>>(), "api"_a, "types"_a)
-      .def("find", &find_one, "operation"_a, "tensor"_a, "device"_a)
-      .def("find_all", &find_all, "operations"_a, "tensors"_a, "device"_a);
 
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
