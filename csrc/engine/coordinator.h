@@ -53,10 +53,8 @@ class Coordinator {
 
   void add(int rank, const RequestList& list, TimePoint now);
   void propose(uint64_t epoch, const Params& params);
-  // Everything that is due, in order. Each list must be sent to all ranks and processed by this
-  // one.
-  std::vector<ResponseList> take();
-  // The same, appended to `lists`.
+  // Append everything that is due, in order. Each list must be sent to all ranks and processed by
+  // this one.
   void take(std::vector<ResponseList>& lists);
   // A list that is processed: its memory is used again.
   void give_back(ResponseList&& list) { pool_.give(std::move(list)); }

@@ -6,12 +6,6 @@
 
 namespace autotune {
 
-std::vector<ResponseList> Coordinator::take() {
-  std::vector<ResponseList> lists;
-  take(lists);
-  return lists;
-}
-
 void Coordinator::take(std::vector<ResponseList>& lists) {
   while (taken_ < ready_.size()) lists.push_back(take_run(change_is_due()));
   ready_.clear();

@@ -74,10 +74,6 @@ int64_t Engine::enqueue(TensorEntry entry) {
   return queue(&entry, 1);
 }
 
-int64_t Engine::enqueue_all(std::vector<TensorEntry> entries) {
-  return queue(entries.data(), entries.size());
-}
-
 int64_t Engine::enqueue_group(TensorEntry* entries, size_t count) {
   if (options_.disable_group_fusion && count > 0) {
     // The same on all ranks and in every step.

@@ -82,15 +82,11 @@ class Engine {
   // The same; its name is complete already (see complete_name).
   int64_t enqueue_complete(TensorEntry entry) { return queue(&entry, 1); }
   // All of them or none, announced together. Their names are complete already (see complete_name);
-  // their numbers follow each other; returns the first.
-  int64_t enqueue_all(std::vector<TensorEntry> entries);
-  // The same; the entries are taken, their memory stays the caller's.
+  // their numbers follow each other; returns the first. The entries are taken, their memory stays
+  // the caller's.
   int64_t enqueue_all(TensorEntry* entries, size_t count) { return queue(entries, count); }
   // The same as a group: see EngineOptions::disable_group_fusion.
   int64_t enqueue_group(TensorEntry* entries, size_t count);
-  int64_t enqueue_group(std::vector<TensorEntry> entries) {
-    return enqueue_group(entries.data(), entries.size());
-  }
   // Operations over all ranks; the handle's `value` is the id. The ranks' order does not matter.
   int64_t add_process_set(const std::vector<int>& ranks);
   int64_t remove_process_set(int32_t id);

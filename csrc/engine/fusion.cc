@@ -22,15 +22,6 @@ bool same_kind(const FusionCandidate& one, const FusionCandidate& other) {
 
 }  // namespace
 
-std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>& candidates,
-                                             int64_t threshold_bytes) {
-  FusionPlan plan;
-  plan.make(candidates, threshold_bytes);
-  std::vector<std::vector<size_t>> groups;
-  for (size_t i = 0; i < plan.size(); ++i) groups.push_back(plan.group(i));
-  return groups;
-}
-
 void FusionPlan::add_group(size_t candidate) {
   if (groups_.size() == size_) groups_.emplace_back();
   groups_[size_].clear();

@@ -20,10 +20,8 @@ struct FusionCandidate {
 // process set, operation, data type, reduction, scales, step and group, and their bytes sum to at
 // most `threshold_bytes` (a single member may be larger). Only allreduce, allgather and
 // reducescatter fuse; errors and threshold 0 never do.
-std::vector<std::vector<size_t>> plan_fusion(const std::vector<FusionCandidate>& candidates,
-                                             int64_t threshold_bytes);
-
-// The same in memory that is used again.
+//
+// In memory that is used again.
 class FusionPlan {
  public:
   void make(const std::vector<FusionCandidate>& candidates, int64_t threshold_bytes);

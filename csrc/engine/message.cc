@@ -289,18 +289,6 @@ void ResponsePool::give(ResponseList&& list) {
   if (lists_.size() < most) lists_.push_back(std::move(list));
 }
 
-std::string encode(const RequestList& list) {
-  std::string bytes;
-  encode(list, bytes);
-  return bytes;
-}
-
-std::string encode(const ResponseList& list) {
-  std::string bytes;
-  encode(list, bytes);
-  return bytes;
-}
-
 void encode(const RequestList& list, std::string& bytes) {
   Writer out(bytes);
   out.put(list.step);
@@ -309,12 +297,6 @@ void encode(const RequestList& list, std::string& bytes) {
   out.put_numbers(list.hit_bits);
   out.put(static_cast<uint32_t>(list.requests.size()));
   for (const Request& request : list.requests) put_request(out, request);
-}
-
-RequestList decode_request_list(const std::string& bytes) {
-  RequestList list;
-  decode(bytes, list);
-  return list;
 }
 
 void decode(const std::string& bytes, RequestList& list) {
@@ -340,11 +322,6 @@ void encode(const ResponseList& list, std::string& bytes) {
   out.put_text(list.shutdown_reason);
   out.put(static_cast<uint32_t>(list.responses.size()));
   for (const Response& response : list.responses) put_response(out, response);
-}
-
-ResponseList decode_response_list(const std::string& bytes) {
-  ResponsePool none;
-  return decode(bytes, none);
 }
 
 ResponseList decode(const std::string& bytes, ResponsePool& pool) {

@@ -175,15 +175,11 @@ class ResponsePool {
   std::vector<ResponseList> lists_;
 };
 
-std::string encode(const RequestList& list);
-std::string encode(const ResponseList& list);
 // Into earlier bytes, whose memory is used again.
 void encode(const RequestList& list, std::string& bytes);
 void encode(const ResponseList& list, std::string& bytes);
 // Into an earlier list, whose memory is used again.
 void decode(const std::string& bytes, RequestList& list);
-RequestList decode_request_list(const std::string& bytes);
 ResponseList decode(const std::string& bytes, ResponsePool& pool);
-ResponseList decode_response_list(const std::string& bytes);
 
 }  // namespace autotune

@@ -21,6 +21,7 @@
 
 #include "comm/control/control.h"
 #include "engine/coordinator.h"
+#include "returning.h"
 
 namespace {
 
@@ -131,7 +132,7 @@ class Bench {
       }
       coordinator_.add(rank, list, Clock::now());
     }
-    for (const ResponseList& list : coordinator_.take()) {
+    for (const ResponseList& list : take(coordinator_)) {
       for (const Response& response : list.responses) {
         for (const ResponseItem& item : response.items) slots_.push_back(item.cache_slot);
       }

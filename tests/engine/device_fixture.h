@@ -145,7 +145,7 @@ struct DeviceRank {
   }
   std::vector<int64_t> enqueue_group(std::vector<TensorEntry> entries) {
     std::vector<int64_t> handles(entries.size());
-    std::iota(handles.begin(), handles.end(), engine.enqueue_group(std::move(entries)));
+    std::iota(handles.begin(), handles.end(), autotune::enqueue_group(engine, std::move(entries)));
     return handles;
   }
   void wait(int64_t handle) {

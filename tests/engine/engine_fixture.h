@@ -18,6 +18,10 @@ inline TensorEntry allreduce(const std::string& name, std::vector<int32_t>& data
   return entry;
 }
 
+inline int64_t enqueue_group(Engine& engine, std::vector<TensorEntry> entries) {
+  return engine.enqueue_group(entries.data(), entries.size());
+}
+
 inline void wait(Engine& engine, int64_t handle) {
   while (!engine.wait(handle, std::chrono::milliseconds(100))) {
   }

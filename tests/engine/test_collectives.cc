@@ -264,12 +264,12 @@ TEST(a_group_is_taken_whole_or_not_at_all) {
       entries.push_back(allreduce(second, b));
       return entries;
     };
-    CHECK_THROWS(InvalidRequest, "got one twice", engine.enqueue_group(group("g", "g")));
+    CHECK_THROWS(InvalidRequest, "got one twice", enqueue_group(engine, group("g", "g")));
     std::vector<TensorEntry> bad = group("g1", "g2");
     bad[1].request.edit().process_set = 9;
-    CHECK_THROWS(InvalidRequest, "got 9", engine.enqueue_group(std::move(bad)));
-    const int64_t next = engine.enqueue_group({});  // the number that nothing has yet
-    const int64_t first = engine.enqueue_group(group("g1", "g2"));
+    CHECK_THROWS(InvalidRequest, "got 9", enqueue_group(engine, std::move(bad)));
+    const int64_t next = enqueue_group(engine, {});  // the number that nothing has yet
+    const int64_t first = enqueue_group(engine, group("g1", "g2"));
     CHECK_EQUAL(first, next);
     wait(engine, first);
     wait(engine, first + 1);
@@ -286,7 +286,7 @@ TEST(a_group_with_one_name_in_flight_leaves_the_other_names_free) {
     std::vector<TensorEntry> entries;
     entries.push_back(allreduce("free", b));
     entries.push_back(allreduce("busy", c));
-    CHECK_THROWS(InvalidRequest, "in flight", engine.enqueue_group(std::move(entries)));
+    CHECK_THROWS(InvalidRequest, "in flight", enqueue_group(engine, std::move(entries)));
     const int64_t free = engine.enqueue(allreduce("free", b));
     wait(engine, busy);
     wait(engine, free);
@@ -309,7 +309,7 @@ TEST(groups_fuse_among_themselves_only_where_that_is_asked_for) {
           for (size_t i = 0; i < 3; ++i) {
             entries.push_back(allreduce(std::to_string(g) + std::to_string(i), data[3 * g + i]));
           }
-          const int64_t first = engine.enqueue_group(std::move(entries));
+          const int64_t first = enqueue_group(engine, std::move(entries));
           for (int64_t i = 0; i < 3; ++i) handles.push_back(first + i);
         }
         for (int64_t handle : handles) wait(engine, handle);

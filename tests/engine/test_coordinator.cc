@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "engine/negotiate.h"
+#include "returning.h"
 
 using namespace autotune;
 using namespace std::chrono_literals;
@@ -43,9 +44,9 @@ TEST(nothing_is_sent_before_all_ranks_have_announced) {
   Coordinator coordinator(3, {});
   coordinator.add(2, announce(0, {request("x")}), start);
   coordinator.add(0, announce(0, {request("x")}), start);
-  CHECK(coordinator.take().empty());
+  CHECK(take(coordinator).empty());
   coordinator.add(1, announce(0, {request("x")}), start);
-  const auto lists = coordinator.take();
+  const auto lists = take(coordinator);
   CHECK_EQUAL(lists.size(), size_t{1});
   CHECK_EQUAL(lists[0].responses[0].items[0].name, "x");
   CHECK(!coordinator.has_pending());
@@ -93,21 +94,21 @@ TEST(an_error_does_not_stop_the_next_negotiation_and_is_not_remembered) {
   Coordinator coordinator(2, {});
   coordinator.add(0, announce(0, {request("x", {1})}), start);
   coordinator.add(1, announce(0, {request("x", {2})}), start);
-  auto lists = coordinator.take();
+  auto lists = take(coordinator);
   CHECK(!lists[0].responses[0].error.empty());
   CHECK_EQUAL(lists[0].responses[0].items[0].cache_slot, -1);
   coordinator.add(0, announce(0, {request("x", {1})}), start);
   coordinator.add(1, announce(0, {request("x", {1})}), start);
-  CHECK(coordinator.take()[0].responses[0].error.empty());
+  CHECK(take(coordinator)[0].responses[0].error.empty());
 }
 
 TEST(hits_are_answered_by_slot) {
   Coordinator coordinator(2, {});
   for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
-  const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+  const int64_t slot = take(coordinator)[0].responses[0].items[0].cache_slot;
   CHECK(slot >= 0);
   for (int rank : {0, 1}) coordinator.add(rank, hit(1, slot, 1), start);
-  const ResponseItem item = coordinator.take()[0].responses[0].items[0];
+  const ResponseItem item = take(coordinator)[0].responses[0].items[0];
   CHECK(item.from_cache);
   CHECK_EQUAL(item.cache_slot, slot);
 }
@@ -116,11 +117,11 @@ TEST(a_hit_and_a_different_request_for_one_name_are_a_named_mismatch_in_either_o
   for (int first : {0, 1}) {
     Coordinator coordinator(2, {});
     for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x", {4})}), start);
-    const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+    const int64_t slot = take(coordinator)[0].responses[0].items[0].cache_slot;
     if (first == 0) coordinator.add(0, hit(1, slot, 1), start);
     coordinator.add(1, announce(1, {request("x", {9})}), start);
     if (first == 1) coordinator.add(0, hit(1, slot, 1), start);
-    const std::string error = coordinator.take()[0].responses[0].error;
+    const std::string error = take(coordinator)[0].responses[0].error;
     CHECK(error.find("got [4] on rank 0 and [9] on rank 1") != std::string::npos);
     CHECK(!coordinator.has_pending());
   }
@@ -131,15 +132,15 @@ TEST(a_hit_of_a_slot_that_was_given_away_meanwhile_is_understood) {
   params.cache_capacity = 1;
   Coordinator coordinator(2, params);
   for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
-  CHECK_EQUAL(coordinator.take()[0].responses[0].items[0].cache_slot, 0);
+  CHECK_EQUAL(take(coordinator)[0].responses[0].items[0].cache_slot, 0);
   for (int rank : {0, 1}) {
     RequestList list = announce(0, {request("y")});
     list.processed = 1;
     coordinator.add(rank, list, start);
   }
-  CHECK_EQUAL(coordinator.take()[0].responses[0].items[0].cache_slot, 0);  // y took the slot
-  for (int rank : {0, 1}) coordinator.add(rank, hit(0, 0, 1), start);      // both still mean x
-  const ResponseItem item = coordinator.take()[0].responses[0].items[0];
+  CHECK_EQUAL(take(coordinator)[0].responses[0].items[0].cache_slot, 0);  // y took the slot
+  for (int rank : {0, 1}) coordinator.add(rank, hit(0, 0, 1), start);     // both still mean x
+  const ResponseItem item = take(coordinator)[0].responses[0].items[0];
   CHECK_EQUAL(item.name, "x");
   CHECK(!item.from_cache);
 }
@@ -147,7 +148,7 @@ TEST(a_hit_of_a_slot_that_was_given_away_meanwhile_is_understood) {
 TEST(a_change_waits_for_the_next_step_and_operations_of_two_steps_do_not_fuse) {
   Coordinator coordinator(2, {});
   for (int rank : {0, 1}) coordinator.add(rank, announce(5, {request("a")}), start);
-  CHECK(!coordinator.take()[0].change);
+  CHECK(!take(coordinator)[0].change);
   Params params;
   params.fusion_threshold_bytes = 0;
   coordinator.propose(1, params);
@@ -155,7 +156,7 @@ TEST(a_change_waits_for_the_next_step_and_operations_of_two_steps_do_not_fuse) {
     coordinator.add(rank, announce(5, {request("b")}), start);
     coordinator.add(rank, announce(6, {request("c"), request("d")}), start);
   }
-  const auto lists = coordinator.take();
+  const auto lists = take(coordinator);
   CHECK_EQUAL(lists.size(), size_t{2});
   CHECK(!lists[0].change);
   CHECK_EQUAL(lists[0].responses[0].items[0].name, "b");
@@ -167,25 +168,25 @@ TEST(a_change_waits_for_the_next_step_and_operations_of_two_steps_do_not_fuse) {
 TEST(shrinking_the_cache_names_what_is_on_its_way_through_it) {
   Coordinator coordinator(2, {});
   for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x"), request("y")}), start);
-  const auto first = coordinator.take();
+  const auto first = take(coordinator);
   const auto& items = first[0].responses[0].items;
   Params params;
   params.cache_capacity = 0;
   coordinator.propose(1, params);
   coordinator.add(0, hit(1, items[0].cache_slot, 1), start);  // x: half way
   for (int rank : {0, 1}) coordinator.add(rank, hit(1, items[1].cache_slot, 1), start);
-  const auto lists = coordinator.take();
+  const auto lists = take(coordinator);
   CHECK_EQUAL(lists[0].evicted_slots.size(), size_t{2});
   CHECK_EQUAL(lists[0].responses[0].items[0].name, "y");
   CHECK(!lists[0].responses[0].items[0].from_cache);
   coordinator.add(1, hit(1, items[0].cache_slot, 1), start);
-  CHECK_EQUAL(coordinator.take()[0].responses[0].items[0].name, "x");
+  CHECK_EQUAL(take(coordinator)[0].responses[0].items[0].name, "x");
 }
 
 TEST(stalled_tensors_name_the_missing_ranks_cached_or_not) {
   Coordinator coordinator(3, {});
   for (int rank : {0, 1, 2}) coordinator.add(rank, announce(0, {request("x")}), start);
-  const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+  const int64_t slot = take(coordinator)[0].responses[0].items[0].cache_slot;
   coordinator.add(1, hit(1, slot, 1), start);
   coordinator.add(0, announce(1, {request("y")}), start + 5s);
   CHECK(coordinator.stalled(start + 5s, 10s).empty());
@@ -202,7 +203,7 @@ TEST(one_ranks_shutdown_ends_the_sequence_after_what_is_ready) {
   RequestList bye;
   bye.shutdown = true;
   coordinator.add(1, bye, start);
-  const auto lists = coordinator.take();
+  const auto lists = take(coordinator);
   CHECK_EQUAL(lists.size(), size_t{2});
   CHECK(!lists[0].shutdown);
   CHECK(lists[1].shutdown);
@@ -214,14 +215,14 @@ TEST(a_set_needs_its_members_only_and_ready_operations_of_all_sets_have_one_orde
   Request add = request("add", {0, 2});
   add.operation = Operation::add_process_set;
   for (int rank : {0, 1, 2}) coordinator.add(rank, announce(0, {add}), start);
-  CHECK_EQUAL(coordinator.take()[0].responses[0].root_rank, 1);
+  CHECK_EQUAL(take(coordinator)[0].responses[0].root_rank, 1);
   Request member = request("x");
   member.process_set = 1;
   coordinator.add(1, announce(0, {request("y")}), start);
   coordinator.add(2, announce(0, {member, request("y")}), start);
-  CHECK(coordinator.take().empty());
+  CHECK(take(coordinator).empty());
   coordinator.add(0, announce(0, {member, request("y")}), start);
-  const auto lists = coordinator.take();
+  const auto lists = take(coordinator);
   CHECK_EQUAL(lists[0].responses.size(), size_t{2});  // sets do not fuse
   CHECK_EQUAL(lists[0].responses[0].process_set, 1);
   CHECK_EQUAL(lists[0].responses[1].items[0].name, "y");
@@ -232,7 +233,7 @@ TEST(stalled_tensors_of_a_set_miss_its_members_only_and_nobody_who_has_joined) {
   Request add = request("add", {0, 2, 3});
   add.operation = Operation::add_process_set;
   for (int rank : {0, 1, 2, 3}) coordinator.add(rank, announce(0, {add}), start);
-  coordinator.take();
+  take(coordinator);
   Request member = request("x");
   member.process_set = 1;
   coordinator.add(2, announce(0, {member}), start);
@@ -246,15 +247,15 @@ TEST(stalled_tensors_of_a_set_miss_its_members_only_and_nobody_who_has_joined) {
 TEST(a_cached_tensor_is_sent_in_full_while_a_rank_has_joined_and_by_slot_afterwards) {
   Coordinator coordinator(2, {});
   for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
-  const int64_t slot = coordinator.take()[0].responses[0].items[0].cache_slot;
+  const int64_t slot = take(coordinator)[0].responses[0].items[0].cache_slot;
   Request join = request("join", {});
   join.operation = Operation::join;
   coordinator.add(0, hit(1, slot, 1), start);
-  CHECK(coordinator.take().empty());
+  CHECK(take(coordinator).empty());
   RequestList joining = announce(1, {join});
   joining.processed = 1;
   coordinator.add(1, joining, start);  // makes the tensor ready that waited for rank 1
-  const ResponseItem item = coordinator.take()[0].responses[0].items[0];
+  const ResponseItem item = take(coordinator)[0].responses[0].items[0];
   CHECK(!item.from_cache);
   CHECK_EQUAL(item.cache_slot, -1);
   CHECK_EQUAL(item.name, "x");
@@ -262,10 +263,10 @@ TEST(a_cached_tensor_is_sent_in_full_while_a_rank_has_joined_and_by_slot_afterwa
   joining.step = 7;
   joining.processed = 2;
   coordinator.add(0, joining, start);
-  const Response joined = coordinator.take()[0].responses[0];
+  const Response joined = take(coordinator)[0].responses[0];
   CHECK(joined.operation == Operation::join);
   CHECK_EQUAL(joined.root_rank, 0);
   CHECK_EQUAL(joined.step, 7);
   for (int rank : {0, 1}) coordinator.add(rank, hit(8, slot, 3), start);
-  CHECK(coordinator.take()[0].responses[0].items[0].from_cache);
+  CHECK(take(coordinator)[0].responses[0].items[0].from_cache);
 }

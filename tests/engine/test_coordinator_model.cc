@@ -12,6 +12,7 @@
 #include "check.h"
 #include "engine/coordinator.h"
 #include "engine/negotiate.h"
+#include "returning.h"
 
 using namespace autotune;
 using namespace std::chrono_literals;
@@ -302,7 +303,7 @@ class RandomJob {
       std::tuple<std::string, Operation, int32_t, std::string, std::vector<int64_t>, int64_t>;
 
   void take() {
-    for (const ResponseList& list : coordinator_.take()) {
+    for (const ResponseList& list : autotune::take(coordinator_)) {
       compare(list);
       for (Rank& rank : ranks_) rank.inbox.push_back(list);
     }

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "check.h"
+#include "returning.h"
 
 using namespace autotune;
 

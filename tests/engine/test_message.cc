@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "common/errors.h"
+#include "returning.h"
 
 using namespace autotune;
 

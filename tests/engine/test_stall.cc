@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "common/errors.h"
+#include "returning.h"
 
 using namespace autotune;
 using namespace std::chrono_literals;
@@ -28,7 +29,7 @@ Coordinator with_set() {
   for (int rank : {0, 1, 2, 3}) {
     coordinator.add(rank, announce(Operation::add_process_set, "add", 0, {1, 2, 3}), start);
   }
-  coordinator.take();
+  take(coordinator);
   return coordinator;
 }
 
@@ -72,7 +73,7 @@ TEST(a_cached_tensor_stalls_like_any_other_and_nothing_stalls_where_the_check_is
   }
   RequestList hit;
   hit.processed = 1;
-  hit.set_hit(coordinator.take()[0].responses[0].items[0].cache_slot);
+  hit.set_hit(take(coordinator)[0].responses[0].items[0].cache_slot);
   coordinator.add(1, hit, start);
   StallInspector off(0, 0, 2, start), stalls(3, 0, 2, start);
   CHECK(off.check(coordinator, start + 60s).empty());
