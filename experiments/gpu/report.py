@@ -23,11 +23,12 @@ def report(folder: Path) -> str:
         "steps": steps,
         "host": host,
         "tuning": tuning,
+        "slow_tuning": tuning,
     }
     found = []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text())
-        ranks, part = path.stem.split("-")
+        ranks, part = path.stem.split("-", 1)
         title = f"### {part}, {ranks} ranks\n\n{about_line(content['about'])}"
         found.append(f"{title}; {content['seconds']} s\n\n{parts[part](content['result'])}")
     return "\n\n".join(found)
