@@ -145,8 +145,23 @@ class TensorReader:
         """**Local.** Return the address of a tensor that is as ``operation`` says: type, shape,
         dense, on GPU ``device`` (-1: in the host's memory). None: it is not, or is unreadable."""
 
-    def find_all(self, operations: PreparedAll, tensors: list[Any], device: int) -> Places | None:
-        """**Local.** ``find`` for as many tensors; None when one of them does not fit."""
+    def find_all(
+        self,
+        operations: PreparedAll,
+        tensors: list[Any],
+        device: int,
+        *,
+        as_they_lie: bool = False,
+    ) -> Places | None:
+        """**Local.** ``find`` for as many tensors; None when one of them does not fit.
+
+        Args:
+            operations: What they have to be like.
+            tensors: Anything.
+            device: As of ``find``.
+            as_they_lie: A tensor fits as well that is "channels last" and whose dimensions, in the
+                order of memory, are those of the operation.
+        """
 
 class Runner:
     """Does one prepared operation at once, again and again."""

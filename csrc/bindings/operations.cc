@@ -60,14 +60,14 @@ std::optional<Address> find_one(const TensorReader& reader, const Prepared& oper
 }
 
 std::optional<Places> find_all(const TensorReader& reader, const PreparedAll& operations,
-                               const py::list& tensors, int device) {
+                               const py::list& tensors, int device, bool as_they_lie) {
   const size_t count = operations.requests.size();
   if (tensors.size() != count) return std::nullopt;
   Places places;
   places.addresses.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     PyObject* const tensor = PyList_GET_ITEM(tensors.ptr(), static_cast<Py_ssize_t>(i));
-    const auto address = reader.find(operations.requests[i], tensor, device);
+    const auto address = reader.find(operations.requests[i], tensor, device, as_they_lie);
     if (!address) return std::nullopt;
     places.addresses.push_back(*address);
   }
@@ -212,7 +212,8 @@ void bind_operations(py::module_& module) {
   py::class_<TensorReader>(module, "TensorReader")
       .def(py::init<const py::capsule&, std::vector<py::type>>(), "api"_a, "types"_a)
       .def("find", &find_one, "operation"_a, "tensor"_a, "device"_a)
-      .def("find_all", &find_all, "operations"_a, "tensors"_a, "device"_a);
+      .def("find_all", &find_all, "operations"_a, "tensors"_a, "device"_a, py::kw_only(),
+           "as_they_lie"_a = false);
 }
 
 }  // namespace autotune

@@ -52,13 +52,33 @@ uint8_t type_code_of(DataType type) {
   return 255;
 }
 
-bool is_dense(const TensorView& view) {
+// Whether the tensor has `shape`, as many dimensions, and lies in its order without gaps.
+bool is_dense(const TensorView& view, const Shape& shape) {
+  if (!std::equal(shape.begin(), shape.end(), view.shape)) return false;
   if (view.strides == nullptr) return true;
   int64_t expected = 1;
-  for (int32_t i = view.dimensions - 1; i >= 0; --i) {
-    if (view.shape[i] == 0) return true;
-    if (view.shape[i] != 1 && view.strides[i] != expected) return false;
-    expected *= view.shape[i];
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] == 0) return true;
+    if (shape[i] != 1 && view.strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+// Whether its second dimension is the innermost in memory and it has, that dimension put last,
+// `shape`, as many dimensions; not where that is its own shape.
+bool is_channels_last(const TensorView& view, const Shape& shape) {
+  const size_t last = shape.size() - 1;
+  if (shape.size() < 4 || shape.size() > 5 || view.strides == nullptr ||
+      std::equal(shape.begin(), shape.end(), view.shape)) {
+    return false;
+  }
+  int64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    const size_t dimension = i == 0 ? 0 : i == last ? 1 : i + 1;
+    if (view.shape[dimension] != shape[i]) return false;
+    if (shape[i] != 1 && view.strides[dimension] != expected) return false;
+    expected *= shape[i];
   }
   return true;
 }
@@ -86,8 +106,8 @@ TensorReader::TensorReader(const py::capsule& api, std::vector<py::type> types)
   }
 }
 
-std::optional<Address> TensorReader::find(const Request& request, PyObject* tensor,
-                                          int device) const {
+std::optional<Address> TensorReader::find(const Request& request, PyObject* tensor, int device,
+                                          bool as_they_lie) const {
   const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
   const auto same = [type](const py::type& each) { return each.ptr() == type; };
   if (std::none_of(types_.begin(), types_.end(), same)) return std::nullopt;
@@ -96,13 +116,13 @@ std::optional<Address> TensorReader::find(const Request& request, PyObject* tens
     PyErr_Clear();
     return std::nullopt;
   }
-  const bool fits = view.type_code == type_code_of(request.dtype) &&
-                    view.type_bits == 8 * size_of(request.dtype) && view.type_lanes == 1 &&
-                    (device < 0 ? view.device_type == cpu_device
-                                : view.device_type == cuda_device && view.device_index == device) &&
-                    static_cast<size_t>(view.dimensions) == request.shape.size() &&
-                    std::equal(request.shape.begin(), request.shape.end(), view.shape) &&
-                    is_dense(view);
+  const bool fits =
+      view.type_code == type_code_of(request.dtype) &&
+      view.type_bits == 8 * size_of(request.dtype) && view.type_lanes == 1 &&
+      (device < 0 ? view.device_type == cpu_device
+                  : view.device_type == cuda_device && view.device_index == device) &&
+      static_cast<size_t>(view.dimensions) == request.shape.size() &&
+      (is_dense(view, request.shape) || (as_they_lie && is_channels_last(view, request.shape)));
   if (!fits) return std::nullopt;
   return reinterpret_cast<Address>(view.data) + view.byte_offset;
 }

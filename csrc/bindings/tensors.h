@@ -23,7 +23,10 @@ class TensorReader {
 
   // The address of a tensor that is as `request` says: type, shape, dense, in the memory of GPU
   // `device` or, where that is -1, of the host. None: another one, or it cannot be read.
-  std::optional<Address> find(const Request& request, PyObject* tensor, int device) const;
+  // `as_they_lie`: the shape may be that of the dimensions in the order of memory, of tensors that
+  // are "channels last" (core/horovod/torch/collectives/layout.py).
+  std::optional<Address> find(const Request& request, PyObject* tensor, int device,
+                              bool as_they_lie = false) const;
 
  private:
   const ExchangeApi* api_;

@@ -205,17 +205,6 @@ def test_predivided_gradients_average_alike() -> None:
         wrap(model(), op=hvd.Sum, gradient_predivide_factor=2.0)
 
 
-def test_gradients_in_another_memory_format_are_reduced(rank: int, size: int) -> None:
-    torch.manual_seed(1)
-    layer = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.0))
-    x = torch.full((2, 3, 5, 5), rank + 1.0).to(memory_format=torch.channels_last)
-    layer(x).sum().backward()
-    optimizer.step()
-    expected = 2 * 9 * (size + 1) / 2
-    torch.testing.assert_close(layer.weight.grad, torch.full((4, 3, 3, 3), expected))
-
-
 def test_a_closure_is_reduced_too() -> None:
     net, reference = model(), model()
     optimizer = wrap(net)

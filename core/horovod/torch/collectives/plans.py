@@ -148,22 +148,31 @@ class Plan:
 class GroupPlan:
     """Several operations that are started together, on one device.
 
+    Args:
+        plans: Of each.
+        device: GPU of the tensors; -1: CPU.
+        as_they_lie: The plans were made for views of tensors in the order of memory (see
+            ``layout``); ``places`` takes the tensors themselves.
+
     Attributes:
         prepared: The engine's descriptions, in order.
         device: GPU of the tensors; -1: CPU.
     """
 
-    __slots__ = ("_plans", "device", "prepared")
+    __slots__ = ("_as_they_lie", "_plans", "device", "prepared")
 
-    def __init__(self, plans: Sequence[Plan], device: int) -> None:
+    def __init__(self, plans: Sequence[Plan], device: int, *, as_they_lie: bool = False) -> None:
         self._plans = plans
+        self._as_they_lie = as_they_lie
         self.device = device
         self.prepared = _engine.PreparedAll([plan.prepared for plan in plans])
 
     def places(self, tensors: Sequence[torch.Tensor]) -> _engine.Places | None:
         """**Local.** Return where ``tensors`` lie; None: they are not like those."""
         if _reader is not None:
-            found = _reader.find_all(self.prepared, list(tensors), self.device)
+            found = _reader.find_all(
+                self.prepared, list(tensors), self.device, as_they_lie=self._as_they_lie
+            )
             if found is not None:
                 return found
         if len(tensors) != len(self._plans):

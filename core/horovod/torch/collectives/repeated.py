@@ -39,7 +39,7 @@ class RepeatedAllreduces:
         """**Collective.** Start to reduce ``tensors``; return one handle of the script.
 
         Args:
-            tensors: Dense ones, as many as names, all on one device.
+            tensors: Contiguous ones, as many as names, all on one device.
 
         Raises:
             ValueError: As ``allreduce_async``; none is started.
@@ -48,14 +48,15 @@ class RepeatedAllreduces:
         engine = basics.engine()
         number = self._hows[0].process_set.process_set_id
         members = [_plan(engine, how, t) for how, t in zip(self._hows, tensors, strict=True)]
-        self._plan = GroupPlan(members, members[0].device)
+        self._plan = GroupPlan(members, members[0].device, as_they_lie=True)
         self._number, self._engine = number, engine
         return self._start(self._plan, plans.places_of(tensors), tensors)
 
     def start_again(self, tensors: Sequence[Any]) -> int | None:
         """**Collective.** As ``start``, of tensors like those before.
 
-        They may be anything. None: they are not like those, and nothing has happened.
+        They may be anything, also tensors of which those before were views (see ``layout``). None:
+        they are not like those, and nothing has happened.
         """
         plan, engine = self._plan, basics.engine()
         number = self._hows[0].process_set.process_set_id

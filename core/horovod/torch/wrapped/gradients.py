@@ -11,6 +11,7 @@ import torch
 
 from horovod.process_set import ProcessSet
 from horovod.torch import handles, operations
+from horovod.torch.collectives.layout import Order, order_of
 from horovod.torch.collectives.reduce_ops import Adasum, How
 from horovod.torch.collectives.request import compresses
 from horovod.torch.compression import Compression, Compressor
@@ -54,7 +55,7 @@ class Gradient:
     """
 
     __slots__ = (
-        *("_context", "_sparse_dim"),
+        *("_context", "_order", "_sparse_dim"),
         *("__weakref__", "group", "name", "parameter", "passes_left"),
     )
 
@@ -64,6 +65,7 @@ class Gradient:
         self.passes_left = passes
         self.group: Group
         self._context: object = None
+        self._order: Order | None = None
         self._sparse_dim = 0
 
     @property
@@ -73,6 +75,8 @@ class Gradient:
 
     def outgoing(self, options: Options, alone: bool = False) -> torch.Tensor:
         """**Local.** Return what travels: zeros for a missing gradient, dense where it may be.
+
+        Its dimensions stand as those of the parameter lie in memory.
 
         Args:
             options: How gradients travel.
@@ -91,6 +95,10 @@ class Gradient:
             alone and compresses(gradient, options.wire_type)
         ):
             gradient, self._context = options.compression.compress(gradient)
+        alike = gradient.shape == self.parameter.shape  # a compressor may make anything
+        self._order = order_of(self.parameter) if alike else None
+        if self._order is not None:
+            gradient = gradient.permute(self._order.there)
         return gradient.contiguous()
 
     def put_in_place(self, reduced: torch.Tensor, options: Options) -> None:
@@ -99,6 +107,8 @@ class Gradient:
         if reduced is gradient and self._context is None:
             return
         if not reduced.is_sparse:
+            if self._order is not None:
+                reduced = reduced.permute(self._order.back)
             reduced = options.compression.decompress(reduced, self._context)
             if self._sparse_dim:
                 reduced = reduced.to_sparse(self._sparse_dim)
