@@ -159,8 +159,8 @@ class TensorReader:
             operations: What they have to be like.
             tensors: Anything.
             device: As of ``find``.
-            as_they_lie: A tensor fits as well that is "channels last" and whose dimensions, in the
-                order of memory, are those of the operation.
+            as_they_lie: A tensor (n, c, h, w) or (n, c, d, h, w) whose channels are innermost in
+                memory fits an operation of shape (n, d * h * w, c).
         """
 
 class Runner:

@@ -52,9 +52,11 @@ uint8_t type_code_of(DataType type) {
   return 255;
 }
 
-// Whether the tensor has `shape`, as many dimensions, and lies in its order without gaps.
+// Whether the tensor has `shape` and lies in its order without gaps.
 bool is_dense(const TensorView& view, const Shape& shape) {
-  if (!std::equal(shape.begin(), shape.end(), view.shape)) return false;
+  if (!std::equal(shape.begin(), shape.end(), view.shape, view.shape + view.dimensions)) {
+    return false;
+  }
   if (view.strides == nullptr) return true;
   int64_t expected = 1;
   for (size_t i = shape.size(); i-- > 0;) {
@@ -65,20 +67,18 @@ bool is_dense(const TensorView& view, const Shape& shape) {
   return true;
 }
 
-// Whether its second dimension is the innermost in memory and it has, that dimension put last,
-// `shape`, as many dimensions; not where that is its own shape.
+// Whether the tensor, (n, c, height, width) or with depth, lies as one of `shape` = (n, depth *
+// height * width, c) does.
 bool is_channels_last(const TensorView& view, const Shape& shape) {
-  const size_t last = shape.size() - 1;
-  if (shape.size() < 4 || shape.size() > 5 || view.strides == nullptr ||
-      std::equal(shape.begin(), shape.end(), view.shape)) {
-    return false;
-  }
+  const int32_t last = view.dimensions - 1;
+  if (shape.size() != 3 || last < 3 || last > 4 || view.strides == nullptr) return false;
+  if (view.shape[0] != shape[0] || view.shape[1] != shape[2]) return false;
   int64_t expected = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    const size_t dimension = i == 0 ? 0 : i == last ? 1 : i + 1;
-    if (view.shape[dimension] != shape[i]) return false;
-    if (shape[i] != 1 && view.strides[dimension] != expected) return false;
-    expected *= shape[i];
+  for (int32_t i = last; i >= 0; --i) {  // from the innermost on
+    const int32_t dimension = i == 0 ? 0 : i == last ? 1 : i + 1;
+    if (i == 0 && expected != shape[1] * shape[2]) return false;
+    if (view.shape[dimension] != 1 && view.strides[dimension] != expected) return false;
+    expected *= view.shape[dimension];
   }
   return true;
 }
@@ -121,7 +121,6 @@ std::optional<Address> TensorReader::find(const Request& request, PyObject* tens
       view.type_bits == 8 * size_of(request.dtype) && view.type_lanes == 1 &&
       (device < 0 ? view.device_type == cpu_device
                   : view.device_type == cuda_device && view.device_index == device) &&
-      static_cast<size_t>(view.dimensions) == request.shape.size() &&
       (is_dense(view, request.shape) || (as_they_lie && is_channels_last(view, request.shape)));
   if (!fits) return std::nullopt;
   return reinterpret_cast<Address>(view.data) + view.byte_offset;

@@ -23,8 +23,8 @@ class TensorReader {
 
   // The address of a tensor that is as `request` says: type, shape, dense, in the memory of GPU
   // `device` or, where that is -1, of the host. None: another one, or it cannot be read.
-  // `as_they_lie`: the shape may be that of the dimensions in the order of memory, of tensors that
-  // are "channels last" (core/horovod/torch/collectives/layout.py).
+  // `as_they_lie`: a tensor (n, c, ...) whose channels are innermost in memory is as the shape
+  // (n, product of ..., c) says (core/horovod/torch/collectives/layout.py).
   std::optional<Address> find(const Request& request, PyObject* tensor, int device,
                               bool as_they_lie = false) const;
 

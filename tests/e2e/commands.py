@@ -57,8 +57,11 @@ class Commands:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate(timeout=10)
-            raise AssertionError(f"no end within {limit_s} s:\n{out}\n{err}") from None
+            try:
+                shown = process.communicate(timeout=10)
+            except subprocess.TimeoutExpired as error:  # somebody else holds the pipes
+                shown = error.stdout, error.stderr
+            raise AssertionError(f"no end within {limit_s} s: {shown}") from None
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:

@@ -36,14 +36,16 @@ def test_plain_mpirun_works_and_tunes(commands: Commands) -> None:
 def test_files_of_a_killed_mpirun_do_not_hinder_the_next_of_its_number(commands: Commands) -> None:
     """Open MPI 5 names the folder of its session by its process number and wants it new."""
     place = commands.folder / "tmp"
-    most, own = int(Path("/proc/sys/kernel/pid_max").read_text()), os.getpid()
-    coming = [own + i if own + i < most else own + i - most + 300 for i in range(3000)]
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    last = int(Path("/proc/loadavg").read_text().split()[-1])
+    coming = [last + i if last + i < most else last + i - most + 300 for i in range(3000)]
     for number in coming:
         (place / f"ompi.{number}").mkdir(parents=True, mode=0o700)
         (place / f"ompi.{number}" / f"pmix.{socket.gethostname()}.tool").write_text("stale")
     result = commands.run("horovodrun", "-np", "2", "true", TMPDIR=str(place))
     assert result.returncode == 0, result.stderr
-    assert len(list(place.iterdir())) == 2999
+    assert len(list(place.glob("ompi.*"))) == 3000  # their owner may live in another container
+    assert len(list(place.glob("horovodrun-*"))) == 1
 
 
 def test_one_rank_has_nothing_to_tune(commands: Commands) -> None:

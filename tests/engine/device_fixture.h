@@ -179,16 +179,17 @@ inline void with_devices(int size, const EngineOptions& options, const std::vect
   Job job(size, options, hosts);
   Meeting end(size);
   run_ranks(size, [&](int rank) {
-    auto engine = job.start(rank);
-    HostDevice* device = nullptr;
-    engine->use_device(rank, [&](int index) {
-      auto made = std::make_unique<HostDevice>(index);
-      device = made.get();
-      return DeviceBackend{std::move(made), [&network, device](Communicator* plain, const auto&) {
-                             return HostDeviceCommunicator::connect(network, *device, plain);
-                           }};
-    });
+    std::unique_ptr<Engine> engine;
     end.after([&] {
+      engine = job.start(rank);
+      HostDevice* device = nullptr;
+      engine->use_device(rank, [&](int index) {
+        auto made = std::make_unique<HostDevice>(index);
+        device = made.get();
+        return DeviceBackend{std::move(made), [&network, device](Communicator* plain, const auto&) {
+                               return HostDeviceCommunicator::connect(network, *device, plain);
+                             }};
+      });
       DeviceRank its(*engine, *device, network);
       body(its);
     });

@@ -42,8 +42,11 @@ inline void with_engines(int size, EngineOptions options,
     Job job(size, options, hosts);
     Meeting end(size);
     run_ranks(size, [&](int rank) {
-      auto engine = job.start(rank);
-      end.after([&] { body(*engine); });
+      std::unique_ptr<Engine> engine;
+      end.after([&] {
+        engine = job.start(rank);
+        body(*engine);
+      });
       engine->shutdown(std::chrono::seconds(10));
       CHECK(!engine->failed());
     });

@@ -12,7 +12,7 @@ from torch import nn
 import horovod.torch as hvd
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch.collectives import plans
-from horovod.torch.collectives.layout import order_of
+from horovod.torch.collectives.layout import as_it_lies, as_it_stands, is_channels_last
 from horovod.torch.collectives.reduce_ops import How
 from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.gradients import Gradient, Options
@@ -95,23 +95,66 @@ def test_gradients_that_lie_otherwise_than_their_parameters(rank: int, size: int
             assert torch.equal(parameter.grad, value + (size - 1) / 2)
 
 
-def test_ranks_whose_parameters_lie_differently_are_told(two_ranks: None, rank: int) -> None:
-    weight = torch.zeros(4, 2, 3, 5)
+@pytest.mark.parametrize("shape", [(4, 2, 3, 5), (4, 3, 3, 3)])
+def test_ranks_whose_parameters_lie_differently_are_told(
+    two_ranks: None, rank: int, shape: tuple[int, ...]
+) -> None:
+    weight = torch.zeros(shape)
     parameter = nn.Parameter(weight.to(memory_format=LAST) if rank else weight)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
     parameter.grad = torch.ones_like(parameter)
-    with pytest.raises(HorovodInternalError, match=r"shape.*\[4, 3, 5, 2\]"):
+    with pytest.raises(HorovodInternalError, match=r"shape"):
         optimizer.step()
-    square = torch.zeros(4, 3, 3, 3)  # nobody could tell by the shape: rows travel
-    parameter = nn.Parameter(square.to(memory_format=LAST) if rank else square)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
-    parameter.grad = (
-        torch.arange(108.0)
-        .reshape(4, 3, 3, 3)
-        .contiguous(memory_format=LAST if rank else torch.contiguous_format)
+
+
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.bf16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_step_but_the_first_goes_the_fast_way(
+    dtype: torch.dtype, compression: Any, monkeypatch: pytest.MonkeyPatch, rank: int, size: int
+) -> None:
+    started: list[int] = []
+    start = RepeatedAllreduces.start
+    monkeypatch.setattr(
+        RepeatedAllreduces, "start", lambda self, ts: (started.append(len(ts)), start(self, ts))[1]
     )
-    optimizer.step()
-    assert torch.equal(parameter.grad, torch.arange(108.0).reshape(4, 3, 3, 3))
+    weights = [torch.zeros(4, 2, 3, 5), torch.zeros(8, 3, 3, 3), torch.zeros(3)]
+    parameters = [
+        nn.Parameter(w.to(dtype, memory_format=LAST if w.dim() == 4 else torch.contiguous_format))
+        for w in weights
+    ]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(parameters, lr=1.0), compression=compression
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        sum((p * (rank + step + 1)).sum() for p in parameters).backward()  # type: ignore[union-attr]
+        optimizer.synchronize()
+        for parameter in parameters:
+            assert torch.all(parameter.grad == step + (size + 1) / 2)
+        if step == 0:
+            first = len(started)
+    by_hook = size > 1 and plans._reader is not None
+    if by_hook and (compression is hvd.Compression.none or dtype is torch.bfloat16):
+        assert 0 < first == len(started)
+
+
+@pytest.mark.parametrize("exchanged", ["another tensor", "nothing"])
+def test_a_gradient_exchanged_on_its_way_gets_the_result(
+    two_ranks: None, exchanged: str, rank: int, size: int
+) -> None:
+    shape = (256, 128, 3, 3)  # large enough to be on its way after the backward pass
+    parameter = nn.Parameter(torch.zeros(shape).to(memory_format=LAST))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+    value = torch.arange(float(parameter.numel())).reshape(shape)
+    for step in range(3):
+        optimizer.zero_grad()
+        (parameter * (value + rank + step)).sum().backward()
+        other = torch.zeros(shape)
+        parameter.grad = other if exchanged == "another tensor" else None
+        optimizer.synchronize()
+        if exchanged == "another tensor":
+            assert parameter.grad is other
+        assert torch.equal(parameter.grad, value + step + (size - 1) / 2)
 
 
 @pytest.fixture(params=["by C", "by Python"])
@@ -125,7 +168,12 @@ def by_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.mark.parametrize(
     ("shape", "memory_format"),
-    [((6, 2, 3, 5), LAST), ((6, 2, 1, 5), LAST), ((2,) * 4 + (3,), LAST_3D)],
+    [
+        ((6, 2, 3, 5), LAST),
+        ((6, 2, 1, 5), LAST),
+        ((8, 3, 3, 3), LAST),
+        ((2, 2, 2, 2, 3), LAST_3D),
+    ],
 )
 def test_nothing_is_copied(
     by_c: bool, shape: tuple[int, ...], memory_format: torch.memory_format
@@ -142,7 +190,7 @@ def test_nothing_is_copied(
     )
     travels = Gradient(parameter, "x", 1).outgoing(options)
     assert travels.is_contiguous() and travels.data_ptr() == parameter.grad.data_ptr()
-    allreduces = RepeatedAllreduces([How(f"lies.{len(shape)}.{by_c}", *options.how, None)])
+    allreduces = RepeatedAllreduces([How(f"lies.{shape}.{by_c}", *options.how, None)])
     hvd.synchronize(allreduces.start([travels]))
     handle = allreduces.start_again([parameter.grad])
     assert (handle is not None) == by_c
@@ -153,19 +201,22 @@ def test_nothing_is_copied(
     assert torch.equal(parameter.grad, torch.ones(shape))
 
 
-def test_the_order_of_memory_is_known() -> None:
+def test_there_and_back() -> None:
     def last(*shape: int) -> torch.Tensor:
-        return torch.empty(shape).to(memory_format=LAST if len(shape) == 4 else LAST_3D)
+        numbers = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        return numbers.to(memory_format=LAST if len(shape) == 4 else LAST_3D)
 
-    for shape in ((4, 2, 3, 5), (1, 2, 3, 5), (4, 3, 3, 2), (4, 2, 2, 3, 2)):
-        order = order_of(last(*shape))
-        assert order is not None
-        there = last(*shape).permute(order.there)
-        assert there.is_contiguous() and there.permute(order.back).shape == shape
+    for shape in ((4, 2, 3, 5), (1, 2, 3, 5), (4, 3, 3, 3), (4, 2, 1, 5), (4, 2, 2, 3, 2)):
+        tensor = last(*shape)
+        assert is_channels_last(tensor)
+        view = as_it_lies(tensor)
+        assert view.is_contiguous() and view.data_ptr() == tensor.data_ptr()
+        assert view.shape == (shape[0], torch.Size(shape[2:]).numel(), shape[1])
+        assert torch.equal(as_it_stands(view, shape), tensor)
+        assert torch.equal(as_it_lies(tensor.contiguous()), view)  # by a copy
     for tensor in (
         *(torch.empty(4, 2, 3, 5), torch.empty(7), torch.empty(5, 7).t()),
-        *(last(4, 2, 1, 1), last(4, 1, 3, 3)),  # dense in both orders
-        *(last(4, 3, 3, 3), last(4, 2, 2, 2, 2)),  # of the same shape in both
+        *(last(4, 2, 1, 1), last(4, 1, 3, 3)),  # dense in both ways
         *(last(8, 2, 3, 5)[::2], torch.empty(4, 2, 5, 3).transpose(2, 3)),
     ):
-        assert order_of(tensor) is None
+        assert not is_channels_last(tensor)

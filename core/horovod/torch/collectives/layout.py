@@ -1,46 +1,38 @@
-"""How tensors lie in memory, where that is not the order of their dimensions.
+"""Tensors whose channels are innermost in memory: ``torch.channels_last``, ``channels_last_3d``.
 
-Layers in ``torch.channels_last`` have such weights and gradients. They travel as contiguous views
-whose dimensions stand in the order of memory: no copy, and all ranks see the same shape as long as
-their parameters lie alike.
+Gradients of layers in these formats travel as contiguous views (n, height * width, channels): no
+copy, and never to be taken for one whose elements lie in the order of its dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
-__all__ = ["Order", "order_of"]
+__all__ = ["as_it_lies", "as_it_stands", "is_channels_last"]
+
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-@dataclass(frozen=True)
-class Order:
-    """An order of dimensions in memory.
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """**Local.** Return whether ``tensor`` is dense in such a format and in no other."""
+    memory_format = _FORMATS.get(tensor.dim())
+    return (
+        memory_format is not None
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=memory_format)
+    )
 
-    Attributes:
-        there: Brings the dimensions of a tensor into the order of memory, by ``permute``.
-        back: The reverse.
+
+def as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """**Local.** Return ``tensor`` (n, channels, height, width) as (n, height * width, channels).
+
+    Contiguous. It shares its memory where ``is_channels_last(tensor)``. Depth goes with height.
     """
-
-    there: tuple[int, ...]
-    back: tuple[int, ...]
+    return tensor.movedim(1, -1).flatten(1, -2).contiguous()
 
 
-_ORDERS = {
-    4: (torch.channels_last, Order((0, 2, 3, 1), (0, 3, 1, 2))),
-    5: (torch.channels_last_3d, Order((0, 2, 3, 4, 1), (0, 4, 1, 2, 3))),
-}
-
-
-def order_of(tensor: torch.Tensor) -> Order | None:
-    """**Local.** Return how the dimensions of ``tensor`` lie, None for "as they stand".
-
-    None as well where both orders have the same shape: ranks whose parameters lie differently must
-    see that, not add up wrong elements.
-    """
-    known = _ORDERS.get(tensor.dim())
-    if known is None or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=known[0]):
-        return None
-    order = known[1]
-    return None if len(set(tensor.shape[1:])) == 1 else order
+def as_it_stands(view: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """**Local.** Return what ``as_it_lies`` made of a tensor of ``shape`` as such a tensor."""
+    return view.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)

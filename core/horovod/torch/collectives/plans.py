@@ -151,8 +151,8 @@ class GroupPlan:
     Args:
         plans: Of each.
         device: GPU of the tensors; -1: CPU.
-        as_they_lie: The plans were made for views of tensors in the order of memory (see
-            ``layout``); ``places`` takes the tensors themselves.
+        as_they_lie: Some of the plans may have been made for tensors as they lie (see ``layout``);
+            ``places`` takes the tensors themselves.
 
     Attributes:
         prepared: The engine's descriptions, in order.

@@ -55,7 +55,7 @@ class RepeatedAllreduces:
     def start_again(self, tensors: Sequence[Any]) -> int | None:
         """**Collective.** As ``start``, of tensors like those before.
 
-        They may be anything, also tensors of which those before were views (see ``layout``). None:
+        They may be anything, also what went as it lies before (see ``layout``). None:
         they are not like those, and nothing has happened.
         """
         plan, engine = self._plan, basics.engine()

@@ -11,7 +11,7 @@ import torch
 
 from horovod.process_set import ProcessSet
 from horovod.torch import handles, operations
-from horovod.torch.collectives.layout import Order, order_of
+from horovod.torch.collectives.layout import as_it_lies, as_it_stands, is_channels_last
 from horovod.torch.collectives.reduce_ops import Adasum, How
 from horovod.torch.collectives.request import compresses
 from horovod.torch.compression import Compression, Compressor
@@ -55,7 +55,7 @@ class Gradient:
     """
 
     __slots__ = (
-        *("_context", "_order", "_sparse_dim"),
+        *("_context", "_sparse_dim"),
         *("__weakref__", "group", "name", "parameter", "passes_left"),
     )
 
@@ -65,7 +65,6 @@ class Gradient:
         self.passes_left = passes
         self.group: Group
         self._context: object = None
-        self._order: Order | None = None
         self._sparse_dim = 0
 
     @property
@@ -76,7 +75,7 @@ class Gradient:
     def outgoing(self, options: Options, alone: bool = False) -> torch.Tensor:
         """**Local.** Return what travels: zeros for a missing gradient, dense where it may be.
 
-        Its dimensions stand as those of the parameter lie in memory.
+        The gradient of a parameter in ``channels_last`` goes as it lies (see ``layout``).
 
         Args:
             options: How gradients travel.
@@ -95,10 +94,8 @@ class Gradient:
             alone and compresses(gradient, options.wire_type)
         ):
             gradient, self._context = options.compression.compress(gradient)
-        alike = gradient.shape == self.parameter.shape  # a compressor may make anything
-        self._order = order_of(self.parameter) if alike else None
-        if self._order is not None:
-            gradient = gradient.permute(self._order.there)
+        if options.as_they_are and is_channels_last(self.parameter):
+            return as_it_lies(gradient)
         return gradient.contiguous()
 
     def put_in_place(self, reduced: torch.Tensor, options: Options) -> None:
@@ -107,8 +104,9 @@ class Gradient:
         if reduced is gradient and self._context is None:
             return
         if not reduced.is_sparse:
-            if self._order is not None:
-                reduced = reduced.permute(self._order.back)
+            shape = self.parameter.shape
+            if options.as_they_are and reduced.shape != shape:
+                reduced = as_it_stands(reduced, shape)
             reduced = options.compression.decompress(reduced, self._context)
             if self._sparse_dim:
                 reduced = reduced.to_sparse(self._sparse_dim)
