@@ -387,15 +387,12 @@ def without_operation(
         frozen: Parameters that have a reason already.
     """
     used = {operation for operation, _ in operations}
-    serves = {
-        "hierarchical_allreduce": {"allreduce", "cuda allreduce"},
-        "hierarchical_allgather": {"allgather"},
-    }
+    if "cuda allreduce" in used:
+        used.add("allreduce")
     reasons = {}
-    for name, served in serves.items():
-        if name in frozen or served & used:
-            continue
-        operation = name.removeprefix("hierarchical_")
-        where = " of tensors in host memory" if f"cuda {operation}" in used else ""
-        reasons[name] = f"a training step of this job has no {operation}{where}"
+    for operation in ("allreduce", "allgather"):
+        name = f"hierarchical_{operation}"
+        if name not in frozen and operation not in used:
+            where = " of tensors in host memory" if f"cuda {operation}" in used else ""
+            reasons[name] = f"a training step of this job has no {operation}{where}"
     return reasons

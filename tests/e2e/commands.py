@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from horovod.runner.become import SESSION_PLACE
+
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("job.py")
 FAST = {
@@ -35,7 +37,7 @@ class Commands:
 
     def start(self, *words: str | Path, **environ: str) -> subprocess.Popen[str]:
         if words[0] == "mpirun":  # killed ones leave files that hinder others of the same number
-            environ = {"PRTE_MCA_prte_local_tmpdir_base": str(self.folder), **environ}
+            environ = {SESSION_PLACE: str(self.folder), **environ}
         process = subprocess.Popen(
             [str(word) for word in words],
             cwd=self.folder,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.torch.collectives import plans
 
 
 def pytest_configure() -> None:
@@ -44,6 +45,16 @@ def pytest_runtest_makereport() -> Iterator[None]:
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     _abort(report)
+
+
+@pytest.fixture(params=["by C", "by Python"])
+def by_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Read tensors by DLPack where torch offers it (true), and without."""
+    if request.param == "by C" and plans._reader is None:
+        pytest.skip("this torch has no C interface of DLPack 1")
+    if request.param == "by Python":
+        monkeypatch.setattr(plans, "_reader", None)
+    return bool(request.param == "by C")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -155,15 +154,6 @@ def test_a_gradient_exchanged_on_its_way_gets_the_result(
         if exchanged == "another tensor":
             assert parameter.grad is other
         assert torch.equal(parameter.grad, value + step + (size - 1) / 2)
-
-
-@pytest.fixture(params=["by C", "by Python"])
-def by_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    if request.param == "by C" and plans._reader is None:
-        pytest.skip("this torch has no C interface of DLPack 1")
-    if request.param == "by Python":
-        monkeypatch.setattr(plans, "_reader", None)
-    yield request.param == "by C"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,18 +10,7 @@ from torch import nn
 
 import horovod.torch as hvd
 from horovod import _engine
-from horovod.torch.collectives import plans
 from horovod.torch.collectives.plans import DTYPES, GroupPlan, Plan
-
-
-@pytest.fixture(params=["by C", "by Python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Read tensors by DLPack where torch offers it, and without."""
-    if request.param == "by C" and plans._reader is None:
-        pytest.skip("this torch has no C interface of DLPack 1")
-    if request.param == "by Python":
-        monkeypatch.setattr(plans, "_reader", None)
-    return
 
 
 def plan(tensor: torch.Tensor, name: str = "x") -> Plan:
@@ -36,7 +24,7 @@ class Subclass(torch.Tensor):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (3, 1, 2)])
-def test_the_address_is_the_tensors(way: None, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_the_address_is_the_tensors(by_c: bool, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape).to(dtype)
     made = plan(tensor)
     assert made.place(tensor) == tensor.data_ptr()
@@ -46,7 +34,7 @@ def test_the_address_is_the_tensors(way: None, dtype: torch.dtype, shape: tuple[
         assert made.place(torch.ones(shape).to(other)) is None
 
 
-def test_what_is_not_alike_has_no_place(way: None) -> None:
+def test_what_is_not_alike_has_no_place(by_c: bool) -> None:
     made = plan(torch.ones(4, 4))
     strided = torch.ones(8, 4)
     strange: list[Any] = [
@@ -64,7 +52,7 @@ def test_what_is_not_alike_has_no_place(way: None) -> None:
     assert plan(torch.ones(4, 1)).place(row) == row.data_ptr()
 
 
-def test_a_group_has_places_when_all_fit(way: None) -> None:
+def test_a_group_has_places_when_all_fit(by_c: bool) -> None:
     tensors = [torch.ones(3), torch.ones(2, 2, dtype=torch.int64)]
     group = GroupPlan([plan(t, str(i)) for i, t in enumerate(tensors)], -1)
     assert isinstance(group.places(tensors), _engine.Places)
@@ -78,7 +66,7 @@ def test_another_api_is_refused() -> None:
         _engine.TensorReader(torch.utils.dlpack.to_dlpack(torch.ones(1)), [torch.Tensor])
 
 
-def test_an_operation_that_changes_is_made_anew(way: None, rank: int, size: int) -> None:
+def test_an_operation_that_changes_is_made_anew(by_c: bool, rank: int, size: int) -> None:
     for number in range(12):
         dtype = torch.float32 if number % 4 < 2 else torch.float64
         shape = (3,) if number % 6 < 3 else (2, 2)
@@ -114,7 +102,7 @@ class Halving(hvd.Compression.none):
 
 
 def test_a_compression_of_the_scripts_own_is_called_for_every_gradient(
-    way: None, rank: int, size: int
+    by_c: bool, rank: int, size: int
 ) -> None:
     if size == 1:
         pytest.skip("one rank alone communicates no gradients")
@@ -135,7 +123,7 @@ def test_a_compression_of_the_scripts_own_is_called_for_every_gradient(
 
 
 def test_a_gradient_that_was_exchanged_on_its_way_gets_the_result(
-    way: None, rank: int, size: int
+    by_c: bool, rank: int, size: int
 ) -> None:
     if size == 1:
         pytest.skip("one rank alone communicates no gradients")
