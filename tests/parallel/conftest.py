@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 import horovod.torch as hvd
 from horovod.torch.collectives import plans
+from tiers.rank_fixtures import (  # noqa: F401
+    rank,
+    restart,
+    size,
+    use_own_temporary_folder,
+)
 
 
 def pytest_configure() -> None:
@@ -20,10 +24,7 @@ def pytest_configure() -> None:
         del os.environ[name]
     torch.set_num_threads(1)
     hvd.init()
-    # pytest removes old folders: not those of another rank, which does the same at this moment
-    folder = Path(tempfile.gettempdir()) / f"pytest-of-rank-{hvd.rank()}"
-    folder.mkdir(exist_ok=True)
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+    use_own_temporary_folder()
 
 
 def _abort(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -55,32 +56,6 @@ def by_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     if request.param == "by Python":
         monkeypatch.setattr(plans, "_reader", None)
     return bool(request.param == "by C")
-
-
-@pytest.fixture
-def restart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Start the runtime again under other environment variables; put everything back at the end."""
-
-    def start(environ: dict[str, str]) -> None:
-        hvd.shutdown()
-        for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
-            monkeypatch.delenv(name)
-        for name, value in environ.items():
-            monkeypatch.setenv(name, value)
-        hvd.init()
-
-    yield start
-    start({})
-
-
-@pytest.fixture
-def rank() -> int:
-    return hvd.rank()
-
-
-@pytest.fixture
-def size() -> int:
-    return hvd.size()
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,6 +12,12 @@ import torch
 
 import horovod.torch as hvd
 from gpu.device import ON_GPU, take_gpu
+from tiers.rank_fixtures import (  # noqa: F401
+    rank,
+    restart,
+    size,
+    use_own_temporary_folder,
+)
 
 MOST_FAILURES = 8
 
@@ -58,10 +61,7 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     hvd.init()
     take_gpu()
-    # pytest removes old folders: not those of another rank, which does the same at this moment
-    folder = Path(tempfile.gettempdir()) / f"pytest-of-gpu-rank-{hvd.rank()}"
-    folder.mkdir(exist_ok=True)
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+    use_own_temporary_folder()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,32 +84,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         if meeting.failures >= MOST_FAILURES:
             item.session.shouldstop = f"{MOST_FAILURES} tests failed"
     return done
-
-
-@pytest.fixture
-def restart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, str]], None]]:
-    """Start the runtime again under other environment variables; put everything back at the end."""
-
-    def start(environ: dict[str, str]) -> None:
-        hvd.shutdown()
-        for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
-            monkeypatch.delenv(name)
-        for name, value in environ.items():
-            monkeypatch.setenv(name, value)
-        hvd.init()
-
-    yield start
-    start({})
-
-
-@pytest.fixture
-def rank() -> int:
-    return hvd.rank()
-
-
-@pytest.fixture
-def size() -> int:
-    return hvd.size()
 
 
 @pytest.fixture
