@@ -14,6 +14,8 @@ import torch
 import horovod.torch as hvd
 
 Event = dict[str, Any]
+HOST = (0, 0)
+"""All tracks but those of GPUs are written in the order of their times."""
 
 
 @pytest.fixture
@@ -26,17 +28,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_structure(events: list[Event]) -> None:
     """Perfetto wants: pid and tid, times that never go back, ends that match begins per track.
 
-    What a GPU did (its tracks have a tid of their own) is written when it has done it.
+    What a GPU did (the second track of a tensor) is written when it has done it.
     """
     depth: Counter[tuple[int, int]] = Counter()
-    last: Counter[int] = Counter()
+    last: Counter[tuple[int, int]] = Counter()
     for event in events:
         assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
         if event["ph"] == "M":
             continue
-        assert event["ts"] >= last[event["tid"]]
-        last[event["tid"]] = event["ts"]
         track = (event["pid"], event["tid"])
+        clock = track if event["pid"] > 0 and event["tid"] == 1 else HOST
+        assert event["ts"] >= last[clock]
+        last[clock] = event["ts"]
         depth[track] += {"B": 1, "E": -1}.get(event["ph"], 0)
         assert depth[track] >= 0
     assert not any(depth.values())
