@@ -161,10 +161,12 @@ def tuning(result: dict[str, Any]) -> str:
         claimed = f"{run['gain']:+.1%}, at least {run['gain_low']:+.1%}" if run["certified"] else ""
         final = run["final"]
         setting = f"{final['fusion_threshold_bytes'] / 2**20:g} MiB, {final['cycle_time_ms']:g} ms"
+        kept = run["finished"] and not run["certified"]  # both windows are of the default
         cells = [link, str(run["trials"]), str(run["certificate_windows"]), str(run["steps"])]
         cells += [f"{run['seconds']:.0f}", "done" if run["finished"] else "cut short", claimed]
         cells += [spread(windows[key]) for key in ("alone", "default", "final")]
-        lines.append([*cells, f"{measured:+.1%}", setting])
+        cells += ["none: the same", setting] if kept else [f"{measured:+.1%}", setting]
+        lines.append(cells)
     head = ["links", "trials", "certificate windows", "steps", "s", "", "certified gain"]
     head += ["without, ms", "default, ms", "final, ms", "measured gain", "final"]
     reasons = [f"{link}: {run['reason'] or run['text']}" for link, run in result.items()]
