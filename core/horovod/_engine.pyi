@@ -164,7 +164,7 @@ class TensorReader:
         """
 
 class Runner:
-    """Does one prepared operation at once, again and again."""
+    """Starts one prepared operation, or does it at once, again and again."""
 
     def __init__(
         self, engine: Engine, reader: TensorReader, operation: Prepared, device: int
@@ -175,9 +175,12 @@ class Runner:
     def pending(self) -> int:
         """**Local.** Handle of an operation whose wait was interrupted; -1: there is none."""
 
+    def start(self, input: object, output: object, stream: int) -> int | None:
+        """**Collective.** ``start_prepared``. None: one of the tensors is not like those it was
+        prepared for, and nothing has happened."""
+
     def run(self, input: object, output: object, stream: int) -> bool:
-        """**Collective.** ``start_prepared`` and ``finish_all``. False: one of the tensors is not
-        like those it was prepared for, and nothing has happened."""
+        """**Collective.** ``start`` and ``finish_all``. False: as None of ``start``."""
 
 class Engine:
     def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:

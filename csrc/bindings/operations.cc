@@ -154,7 +154,7 @@ void finish_all(Engine& engine, int64_t first, int64_t count, DeviceStream strea
 
 namespace {
 
-// Starts and finishes one operation of one engine: what a loop over small tensors consists of.
+// Starts one operation of one engine or does it: what a loop over small tensors consists of.
 struct Runner {
   py::object engine_object, reader_object;  // keep alive:
   Engine* engine;
@@ -171,15 +171,23 @@ Runner make_runner(const py::object& engine, const py::object& reader, const Pre
       device};
 }
 
-bool run(Runner& runner, py::handle input, py::handle output, DeviceStream stream) {
+// Nothing: one of the tensors is not like those it was prepared for.
+std::optional<int64_t> start_like(const Runner& runner, py::handle input, py::handle output,
+                                  DeviceStream stream) {
   const auto from = runner.reader->find(runner.request, input.ptr(), runner.device);
-  if (!from) return false;
+  if (!from) return std::nullopt;
   const auto to =
       input.is(output) ? from : runner.reader->find(runner.request, output.ptr(), runner.device);
-  if (!to) return false;
-  Engine& engine = *runner.engine;
+  if (!to) return std::nullopt;
+  return start_prepared(*runner.engine, {runner.request}, *from, *to, stream);
+}
+
+bool run(Runner& runner, py::handle input, py::handle output, DeviceStream stream) {
   runner.pending = -1;
-  const int64_t handle = start_prepared(engine, {runner.request}, *from, *to, stream);
+  const auto started = start_like(runner, input, output, stream);
+  if (!started) return false;
+  const int64_t handle = *started;
+  Engine& engine = *runner.engine;
   std::string error;
   try {
     until_true([&](auto timeout) { return engine.wait_all(handle, 1, timeout); });
@@ -206,6 +214,7 @@ void bind_operations(py::module_& module) {
 
   py::class_<Runner>(module, "Runner")
       .def(py::init(&make_runner), "engine"_a, "reader"_a, "operation"_a, "device"_a)
+      .def("start", &start_like, "input"_a, "output"_a, "stream"_a)
       .def("run", &run, "input"_a, "output"_a, "stream"_a)
       .def_readonly("pending", &Runner::pending);
 

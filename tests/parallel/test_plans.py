@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from mpi4py import MPI
 from torch import nn
 
 import horovod.torch as hvd
 from horovod import _engine
+from horovod.torch.collectives import request
 from horovod.torch.collectives.plans import DTYPES, GroupPlan, Plan
 
 
@@ -84,6 +86,41 @@ def test_an_operation_that_changes_is_made_anew(by_c: bool, rank: int, size: int
         assert gathered.shape == (size * shape[0], *shape[1:])
         blocks = hvd.alltoall(own.repeat(size, *[1] * (own.dim() - 1)), name="changing.a")
         assert blocks.shape == gathered.shape
+
+
+def test_a_reduction_that_comes_back_goes_the_short_way(
+    by_c: bool, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    long_way = []
+    start_one = request.start_one
+
+    def count(*args: Any, **how: Any) -> int:
+        long_way.append(args)
+        return start_one(*args, **how)
+
+    monkeypatch.setattr(request, "start_one", count)
+    for _ in range(4):
+        started = [hvd.allreduce_async_(torch.ones(3), name=f"{by_c}.{i}") for i in range(3)]
+        for handle in started:
+            assert torch.equal(hvd.synchronize(handle), torch.ones(3))
+        total = hvd.allreduce(torch.ones(3), name=f"{by_c}.3", op=hvd.Sum)
+        assert torch.equal(total, torch.full((3,), float(size)))
+    assert len(long_way) == (4 if by_c else 16)
+
+
+def test_every_way_refuses_a_name_in_flight(
+    two_ranks: None, by_c: bool, rank: int, size: int
+) -> None:
+    name = f"twice.{by_c}"
+    for _ in range(3):
+        if rank == size - 1:  # the others' cannot end before
+            MPI.COMM_WORLD.Barrier()
+        first = hvd.allreduce_async_(torch.ones(3), name=name)
+        if rank < size - 1:
+            with pytest.raises(ValueError, match=name):
+                hvd.allreduce_async_(torch.ones(3), name=name)
+            MPI.COMM_WORLD.Barrier()
+        assert torch.equal(hvd.synchronize(first), torch.ones(3))
 
 
 class Halving(hvd.Compression.none):

@@ -103,7 +103,8 @@ def add(operation: Operation) -> int:
     """**Local.** Take ``operation`` into the table and return its handle."""
     handle = next(_numbers)
     _operations[handle] = operation
-    _reap()
+    if _abandoned:
+        _reap()
     return handle
 
 
@@ -161,8 +162,6 @@ def clear() -> None:
 
 
 def _reap() -> None:
-    if not _abandoned:
-        return
     for operation in [each for each in _abandoned if each.poll()]:
         _abandoned.remove(operation)
         operation.release()

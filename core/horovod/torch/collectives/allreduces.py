@@ -73,10 +73,11 @@ def allreduce_async(
             set, Adasum over a number of ranks that is no power of two, or the name is in flight
             already.
     """
-    op = resolve_op(op, average)
+    engine_op = ENGINE_NAMES[resolve_op(op, average)]
     check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
-    return _start(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
+    how = engine_op, prescale_factor, postscale_factor
+    return request.start_reduction("allreduce", name, tensor, output, process_set, *how)
 
 
 def allreduce_async_(
@@ -89,8 +90,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """**Collective.** As ``allreduce_async``, in place."""
-    op = resolve_op(op, average)
-    return _start(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
+    engine_op = ENGINE_NAMES[resolve_op(op, average)]
+    how = engine_op, prescale_factor, postscale_factor
+    return request.start_reduction("allreduce", name, tensor, tensor, process_set, *how)
 
 
 def allreduce_(
@@ -107,16 +109,8 @@ def allreduce_(
     Arguments and errors as ``allreduce_async``; HorovodInternalError when the operation fails.
     """
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    return request.run_reduction(
-        "allreduce",
-        name,
-        tensor,
-        tensor,
-        process_set,
-        engine_op,
-        prescale_factor,
-        postscale_factor,
-    )
+    how = engine_op, prescale_factor, postscale_factor
+    return request.run_reduction("allreduce", name, tensor, tensor, process_set, *how)
 
 
 def grouped_allreduce_async(
@@ -226,47 +220,14 @@ def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
     """**Collective.** Return the reduction of ``tensor``, without autograd."""
     check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
-    engine_op = ENGINE_NAMES[how.op]
-    return request.run_reduction(
-        "allreduce",
-        how.name,
-        tensor,
-        output,
-        how.process_set,
-        engine_op,
-        how.prescale,
-        how.postscale,
-        how.wire_type,
-    )
+    details = ENGINE_NAMES[how.op], how.prescale, how.postscale, how.wire_type
+    return request.run_reduction("allreduce", how.name, tensor, output, how.process_set, *details)
 
 
 def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor]:
     """**Collective.** Return the reductions of ``tensors``, without autograd."""
     result: list[torch.Tensor] = synchronize(_start_group(tensors, None, how))
     return result
-
-
-def _start(
-    tensor: torch.Tensor,
-    output: torch.Tensor,
-    name: str | None,
-    op: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-) -> int:
-    return request.start_one(
-        "allreduce",
-        name,
-        tensor,
-        output,
-        process_set,
-        request.result_output,
-        reduce_op=ENGINE_NAMES[op],
-        prescale=prescale,
-        postscale=postscale,
-        wire_type=None,
-    )
 
 
 def _start_group(

@@ -106,7 +106,7 @@ class Plan:
     Attributes:
         prepared: The engine's description.
         device: GPU of the tensors; -1: CPU.
-        runner: Does it at once; None: ``prepare_to_run`` was not called, or it was in vain.
+        runner: Starts it or does it; None: ``prepare_to_run`` was not called, or was in vain.
         engine: Of the runner.
     """
 
@@ -121,7 +121,7 @@ class Plan:
 
     def prepare_to_run(self, engine: _engine.Engine) -> None:
         """**Local.** Make ``runner``, where that is possible."""
-        if _reader is not None:
+        if _reader is not None and self.engine is not engine:
             self.runner = _engine.Runner(engine, _reader, self.prepared, self.device)
             self.engine = engine
 
