@@ -76,8 +76,8 @@ def allreduce_async(
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
     check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
-    how = engine_op, prescale_factor, postscale_factor
-    return request.start_reduction("allreduce", name, tensor, output, process_set, *how)
+    how = engine_op, prescale_factor, postscale_factor, None
+    return request.start_reduction(name, tensor, output, process_set, how)
 
 
 def allreduce_async_(
@@ -91,8 +91,8 @@ def allreduce_async_(
 ) -> int:
     """**Collective.** As ``allreduce_async``, in place."""
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    how = engine_op, prescale_factor, postscale_factor
-    return request.start_reduction("allreduce", name, tensor, tensor, process_set, *how)
+    how = engine_op, prescale_factor, postscale_factor, None
+    return request.start_reduction(name, tensor, tensor, process_set, how)
 
 
 def allreduce_(
@@ -109,8 +109,8 @@ def allreduce_(
     Arguments and errors as ``allreduce_async``; HorovodInternalError when the operation fails.
     """
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    how = engine_op, prescale_factor, postscale_factor
-    return request.run_reduction("allreduce", name, tensor, tensor, process_set, *how)
+    how = engine_op, prescale_factor, postscale_factor, None
+    return request.run_reduction(name, tensor, tensor, process_set, how)
 
 
 def grouped_allreduce_async(
@@ -221,7 +221,7 @@ def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
     check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
     details = ENGINE_NAMES[how.op], how.prescale, how.postscale, how.wire_type
-    return request.run_reduction("allreduce", how.name, tensor, output, how.process_set, *details)
+    return request.run_reduction(how.name, tensor, output, how.process_set, details)
 
 
 def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor]:

@@ -18,6 +18,8 @@ from horovod.torch.collectives.plans import GroupPlan, Plan
 from horovod.torch.handles import Operation
 
 P = ParamSpec("P")
+Reduction = tuple[str, float, float, str | None]
+"""``reduce_op``, ``prescale``, ``postscale`` and ``wire_type`` of ``_engine.Kind``."""
 
 _unnamed: Counter[tuple[int, str]] = Counter()
 
@@ -73,31 +75,22 @@ def start_one(
 
 
 def start_reduction(
-    operation: str,
     name: str | None,
     tensor: torch.Tensor,
     output: torch.Tensor,
     process_set: ProcessSet,
-    reduce_op: str,
-    prescale: float,
-    postscale: float,
-    wire_type: str | None = None,
+    how: Reduction,
 ) -> int:
-    """**Collective.** As ``start_one`` for a reduction, by a shorter way where it comes back."""
-    key = (operation, name, process_set.process_set_id, reduce_op, prescale, postscale, wire_type)
+    """**Collective.** As ``start_one`` for an allreduce, by a shorter way where it comes back."""
+    key = ("allreduce", name, process_set.process_set_id, *how)
     engine = basics.engine()  # not in a forked child
     plan = plans.known(key)
     if plan is not None and plan.engine is engine:
         handle = _start_again(plan, tensor, output)
         if handle is not None:
             return handle
-    how = {
-        "reduce_op": reduce_op,
-        "prescale": prescale,
-        "postscale": postscale,
-        "wire_type": wire_type,
-    }
-    handle = start_one(operation, name, tensor, output, process_set, result_output, **how)
+    keywords = dict(zip(("reduce_op", "prescale", "postscale", "wire_type"), how, strict=True))
+    handle = start_one("allreduce", name, tensor, output, process_set, result_output, **keywords)
     plan = plans.known(key)
     if plan is not None:
         plan.prepare_to_run(engine)
@@ -105,28 +98,23 @@ def start_reduction(
 
 
 def run_reduction(
-    operation: str,
     name: str | None,
     tensor: torch.Tensor,
     output: torch.Tensor,
     process_set: ProcessSet,
-    reduce_op: str,
-    prescale: float,
-    postscale: float,
-    wire_type: str | None = None,
+    how: Reduction,
 ) -> torch.Tensor:
     """**Collective.** As ``start_reduction``, then wait; return ``output``.
 
     The shortest way through Python: a loop over small tensors spends most of its time here.
     """
-    key = (operation, name, process_set.process_set_id, reduce_op, prescale, postscale, wire_type)
     engine = basics.engine()  # not in a forked child
-    plan = plans.known(key)
+    plan = plans.known(("allreduce", name, process_set.process_set_id, *how))
     if plan is not None and plan.engine is engine and _run(plan, tensor, output):
         return output
-    how = reduce_op, prescale, postscale, wire_type
-    handle = start_reduction(operation, name, tensor, output, process_set, *how)
-    result: torch.Tensor = handles.synchronize(handle)
+    result: torch.Tensor = handles.synchronize(
+        start_reduction(name, tensor, output, process_set, how)
+    )
     return result
 
 
