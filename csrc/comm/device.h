@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "common/errors.h"
 #include "common/types.h"
 
 namespace autotune {
@@ -40,6 +41,12 @@ struct DeviceCopy {
   int divisor = 1;
 };
 
+// While it lives, the GPU is the calling thread's.
+class DeviceUse {
+ public:
+  virtual ~DeviceUse() = default;
+};
+
 // Errors of the GPU are EngineErrors. `record`, `wait`, `is_complete`, `elapsed_us` and `free` may
 // be called by any thread, the others by the one that performs operations.
 class Device {
@@ -50,6 +57,8 @@ class Device {
   // Tells GPUs of a host apart, whatever this process calls them.
   virtual std::string identity() const = 0;
   virtual DeviceStream stream() const = 0;  // the engine's own
+  // For calls of a DeviceCommunicator, whose library asks the thread for its GPU.
+  virtual std::unique_ptr<DeviceUse> use() const = 0;
   // Makes the GPU the calling thread's, for good; may be called after this is gone.
   virtual std::function<void()> binder() const = 0;
 
@@ -76,7 +85,7 @@ class Device {
 
 // Collectives in the engine's stream over the GPUs of some ranks. What the library lacks does not
 // come here: int16, averages of integers, bool with anything but min and max. Bytes travel as
-// uint8.
+// uint8. The device is in use by the calling thread.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
@@ -95,7 +104,7 @@ class DeviceCommunicator {
   virtual void broadcast(void* data, int64_t bytes, int root_rank) = 0;
   virtual void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) = 0;
 
-  // Calls between `begin_group` and `end_group` become one launch.
+  // Calls between `begin_group` and `end_group` become one launch; see DeviceGroup.
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
@@ -104,8 +113,37 @@ class DeviceCommunicator {
 
   // What went wrong since, "" when nothing did.
   virtual std::string failure() = 0;
-  // Ends what is running, also when other ranks are gone; nothing else may be called afterwards.
+  // Begins to end what is running, also when other ranks are gone; nothing else may be called
+  // afterwards. The destructor waits until it has ended, but seconds at most: that takes until all
+  // communicators whose work is before it in the stream are aborted, too.
   virtual void abort() = 0;
+};
+
+// A group of calls. One that an exception leaves behind is ended, too: it would swallow the calls
+// of whoever comes next in this thread.
+class DeviceGroup {
+ public:
+  explicit DeviceGroup(DeviceCommunicator& communicator) : communicator_(communicator) {
+    communicator_.begin_group();
+  }
+  ~DeviceGroup() {
+    if (ended_) return;
+    try {
+      communicator_.end_group();
+    } catch (const EngineError&) {  // another one is on its way
+    }
+  }
+  DeviceGroup(const DeviceGroup&) = delete;
+  DeviceGroup& operator=(const DeviceGroup&) = delete;
+
+  void end() {
+    ended_ = true;
+    communicator_.end_group();
+  }
+
+ private:
+  DeviceCommunicator& communicator_;
+  bool ended_ = false;
 };
 
 // The GPU of this process and how its ranks get communicators.

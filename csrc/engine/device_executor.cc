@@ -295,12 +295,16 @@ void DeviceExecutor::unpack(const std::vector<DeviceCopy>& copies) {
 // In the order of the stream: what still uses the old memory runs before it is freed.
 char* DeviceExecutor::reserve(int64_t bytes) {
   if (bytes > buffer_.capacity) {
-    device_.free(buffer_.data, device_.stream());
-    buffer_ = {};
+    free_buffer();
     buffer_.data = static_cast<char*>(device_.allocate(bytes));
     buffer_.capacity = bytes;
   }
   return buffer_.data;
+}
+
+void DeviceExecutor::free_buffer() {
+  device_.free(buffer_.data, device_.stream());
+  buffer_ = {};
 }
 
 void DeviceExecutor::make_result(TensorEntry& entry, int64_t rows) {

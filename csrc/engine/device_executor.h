@@ -34,6 +34,9 @@ class DeviceExecutor {
 
   DeviceTimeline& timeline() { return timeline_; }
 
+  // After the last response: in the order of the stream.
+  void free_buffer();
+
  private:
   using Entries = std::vector<TensorEntry*>;
 

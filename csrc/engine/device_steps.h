@@ -26,15 +26,25 @@ class DeviceSteps {
   std::vector<StepRecord> take(Device& device);
 
  private:
+  // Those of one step, in any streams.
+  struct Waits {
+    double known_us = 0;                             // of those that the GPU has left
+    std::deque<std::pair<EventPtr, EventPtr>> open;  // its begin and its end
+
+    // Looks at them; returns whether all are known.
+    bool read(Device& device);
+  };
   struct Step {
     StepRecord record;
-    std::vector<std::pair<EventPtr, EventPtr>> waits;
+    Waits waits;
     EventPtr end;
   };
+  // So many are open at most where the GPU keeps up and no step ends.
+  static constexpr size_t most_open = 256;
 
   bool has_stream_ = false;
   DeviceStream stream_ = 0;
-  std::vector<std::pair<EventPtr, EventPtr>> waits_;
+  Waits waits_;
   std::deque<Step> steps_;
   EventPtr last_end_;  // of the step taken last
 };

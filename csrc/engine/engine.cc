@@ -288,7 +288,7 @@ std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
     if (error.empty()) error = finished && failed_ ? closed_reason_ : found->second->error;
     if (finished && (!newest || newest->number < finished->number)) newest = finished;
   }
-  order_locked(newest, stream);
+  if (!failed_) order_locked(newest, stream);
   for (int64_t number = first; number < first + count; ++number) release_locked(number);
   return error;
 }

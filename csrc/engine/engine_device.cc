@@ -37,9 +37,10 @@ void Engine::order(int64_t number, DeviceStream stream) {
   order_locked(find_handle(number)->finished, stream);
 }
 
-// mutex_ held.
+// mutex_ held. Throws when the engine has failed: what it gave the GPU may never have been done.
 void Engine::order_locked(const EventPtr& finished, DeviceStream stream) {
-  if (!finished || failed_) return;
+  if (!finished) return;
+  if (failed_) throw EngineError(closed_reason_);
   uint64_t& newest = ordered_[stream];  // all are of the engine's stream: one after the other
   if (newest >= finished->number) return;
   device_steps_.wait(*device_.load(), stream, *finished);
@@ -47,9 +48,9 @@ void Engine::order_locked(const EventPtr& finished, DeviceStream stream) {
 }
 
 void Engine::take_result(int64_t number, void* to, DeviceStream stream) {
-  order(number, stream);
   std::lock_guard lock(mutex_);
   Handle& handle = *find_handle(number);
+  order_locked(handle.finished, stream);
   device_.load()->copy(to, handle.device_result, handle.result_bytes, stream);
   device_.load()->free(handle.device_result, stream);
   handle.device_result = nullptr;

@@ -129,13 +129,14 @@ void Engine::check_connections() {
 }
 
 void Engine::fail_everything(const std::string& reason, bool fatal) {
-  if (fatal) {
-    failed_ = true;
-    executor_.close_device(true);  // or the GPU would wait for ranks that are gone
+  {
+    std::lock_guard lock(mutex_);  // nobody sees one without the other
+    closed_reason_ = reason;
+    if (fatal) failed_ = true;
   }
+  if (fatal) executor_.close_device(true);  // or the GPU would wait for ranks that are gone
   {
     std::lock_guard lock(mutex_);
-    closed_reason_ = reason;
     for (auto& [name, operation] : in_flight_) {
       operation->handle.done = true;
       operation->handle.error = reason;

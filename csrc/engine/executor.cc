@@ -54,7 +54,6 @@ void Executor::use_device(DeviceBackend backend) {
 }
 
 DeviceCommunicator& Executor::connect_device(Set& set, bool hierarchical) {
-  if (!device_executor_) throw EngineError("negotiation: response for a GPU that is not in use");
   if (!set.device) {
     Activity activity(timeline_, "INIT_NCCL");
     set.device = backend_.connect(set.communicators.plain.get(), set.progress);
@@ -86,23 +85,43 @@ bool Executor::write_device_timeline() {
 }
 
 void Executor::close_device(bool failed) {
-  constexpr auto patience = std::chrono::seconds(5);
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  if (!device_executor_) return;
+  std::unique_ptr<DeviceUse> use;
   try {
-    while (!failed && device_executor_ && device_executor_->busy()) {
-      failed = std::chrono::steady_clock::now() > deadline;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-  } catch (const EngineError& error) {
+    use = backend_.device->use();
+    if (!failed) failed = !device_idle_within(std::chrono::seconds(5));
+  } catch (const EngineError& error) {  // of a GPU that is lost: no reason to wait for others
     log(LogLevel::error, error.what());
     failed = true;
   }
-  for (auto& [id, set] : sets_) {
-    for (auto* each : {&set.device_hierarchical, &set.device}) {
-      if (failed && *each) (*each)->abort();
-      each->reset();
+  bool aborted = false;
+  for (auto& [id, set] : sets_) {  // all, before one is waited for
+    for (const auto* each : {&set.device_hierarchical, &set.device}) {
+      if (!failed || !*each) continue;
+      (*each)->abort();
+      aborted = true;
     }
   }
+  for (auto& [id, set] : sets_) {
+    set.device_hierarchical.reset();
+    set.device.reset();
+  }
+  try {
+    // Copies behind the collectives may still write to tensors, which the script gets back now.
+    if (aborted) device_idle_within(std::chrono::seconds(1));
+    device_executor_->free_buffer();
+  } catch (const EngineError& error) {
+    log(LogLevel::error, error.what());
+  }
+}
+
+bool Executor::device_idle_within(std::chrono::seconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  while (device_executor_->busy()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 double Executor::run(const Work& work, const Params& params) {
@@ -110,6 +129,8 @@ double Executor::run(const Work& work, const Params& params) {
   Set& set = sets_.at(response.process_set);
   count(work);
   if (response.on_device) {
+    if (!device_executor_) throw EngineError("negotiation: response for a GPU that is not in use");
+    const auto use = backend_.device->use();
     DeviceCommunicator& communicator = connect_device(
         set, params.hierarchical_allreduce && response.operation == Operation::allreduce);
     device_executor_->run(work, set.ranks, communicator);

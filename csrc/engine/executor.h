@@ -81,6 +81,7 @@ class Executor {
   void count(const Work& work);
   void move(const Set& set, const Work& work, const Params& params);
   DeviceCommunicator& connect_device(Set& set, bool hierarchical);
+  bool device_idle_within(std::chrono::seconds time);
   void allreduce(const Response& response, const Entries& entries, Communicator& communicator,
                  const Set& set);
   void reduce(const Response& response, Communicator& communicator, const Set& set);

@@ -180,9 +180,9 @@ inline void with_devices(int size, const EngineOptions& options, const std::vect
   Meeting end(size);
   run_ranks(size, [&](int rank) {
     std::unique_ptr<Engine> engine;
+    HostDevice* device = nullptr;
     end.after([&] {
       engine = job.start(rank);
-      HostDevice* device = nullptr;
       engine->use_device(rank, [&](int index) {
         auto made = std::make_unique<HostDevice>(index);
         device = made.get();
@@ -196,6 +196,9 @@ inline void with_devices(int size, const EngineOptions& options, const std::vect
     const bool failed = engine->failed();
     engine->shutdown(std::chrono::seconds(10));
     CHECK(failed || !engine->failed());
+    if (failed) return;
+    device->engine_stream().synchronize();
+    CHECK_EQUAL(device->blocks_in_use(), size_t{0});
   });
 }
 

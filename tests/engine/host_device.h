@@ -120,6 +120,7 @@ class HostDevice final : public Device {
   int index() const override { return index_; }
   std::string identity() const override { return "host " + std::to_string(index_); }
   DeviceStream stream() const override { return stream_->handle(); }
+  std::unique_ptr<DeviceUse> use() const override { return std::make_unique<Use>(*this); }
   std::function<void()> binder() const override {
     return [] {};
   }
@@ -132,7 +133,9 @@ class HostDevice final : public Device {
       event->happen();
       if (counts) ++timed_events;
     });
-    return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [](const DeviceEvent* used) {
+    ++events;
+    return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [this](const DeviceEvent* used) {
+      --events;
       delete static_cast<State*>(used->event);
       delete used;
     });
@@ -190,15 +193,27 @@ class HostDevice final : public Device {
     return memory_->blocks.size();
   }
   HostStream& engine_stream() { return *stream_; }
+  bool is_used_by_this_thread() const { return used_ == this; }
   std::atomic<int> launches{0};           // of copy_all
   std::atomic<DeviceStream> captured{0};  // into a graph: nothing is recorded there
   std::atomic<int> waits{0};              // of a stream for an event
   std::atomic<int> timed_events{0};       // of the engine's stream that have happened
+  std::atomic<int> events{0};             // that somebody still has
+  std::atomic<int> stuck{0};              // aborted communicators whose work did not end
 
  private:
   struct State {
     std::shared_ptr<HostEvent> event;
     bool timed;
+  };
+  // May be nested.
+  class Use final : public DeviceUse {
+   public:
+    explicit Use(const HostDevice& device) : before_(std::exchange(used_, &device)) {}
+    ~Use() override { used_ = before_; }
+
+   private:
+    const HostDevice* const before_;
   };
   struct Memory {
     std::mutex mutex;
@@ -263,6 +278,7 @@ class HostDevice final : public Device {
     }
   }
 
+  inline static thread_local const HostDevice* used_ = nullptr;
   const int index_;
   std::atomic<uint64_t> recorded_{0};
   std::shared_ptr<Memory> memory_ =

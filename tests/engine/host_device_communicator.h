@@ -51,6 +51,8 @@ class HostNetwork {
     return failure_;
   }
 
+  std::atomic<bool> fails_next_call{false};  // of a collective, on the rank that makes it
+  std::atomic<int> open_groups{0};           // of all ranks
   std::atomic<int> connected{0}, splits{0}, aborts{0};
   std::atomic<int> allreduces{0}, spans{0}, reduce_scatters{0}, allgathers{0};  // of all ranks
 
@@ -63,10 +65,10 @@ class HostNetwork {
 
 class HostDeviceCommunicator final : public DeviceCommunicator {
  public:
-  HostDeviceCommunicator(HostNetwork& network, HostStream& stream, std::string name, int rank,
+  HostDeviceCommunicator(HostNetwork& network, HostDevice& device, std::string name, int rank,
                          int size)
       : network_(network),
-        stream_(stream),
+        device_(device),
         name_(std::move(name)),
         rank_(rank),
         size_(size),
@@ -83,15 +85,24 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     auto transport = std::make_shared<ThreadPointToPoint>(group_->mail, rank);
     state_->plain = std::make_unique<P2pCommunicator>(std::move(transport), progress);
   }
+  // As NCCL: when the stream has come past all that was put there.
+  ~HostDeviceCommunicator() override {
+    if (!state_->aborted || !last_) return;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    while (!last_->has_happened() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (!last_->has_happened()) ++device_.stuck;
+  }
 
   static std::unique_ptr<DeviceCommunicator> connect(HostNetwork& network, HostDevice& device,
                                                      Communicator* plain) {
     ++network.connected;
     int64_t number = network.new_number();
     if (plain != nullptr) plain->broadcast(&number, sizeof number, 0);
-    return std::make_unique<HostDeviceCommunicator>(
-        network, device.engine_stream(), std::to_string(number),
-        plain == nullptr ? 0 : plain->rank(), plain == nullptr ? 1 : plain->size());
+    return std::make_unique<HostDeviceCommunicator>(network, device, std::to_string(number),
+                                                    plain == nullptr ? 0 : plain->rank(),
+                                                    plain == nullptr ? 1 : plain->size());
   }
 
   int rank() const override { return rank_; }
@@ -129,10 +140,13 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
   }
 
   void begin_group() override {
+    check_use();
     if (std::exchange(grouping_, true)) throw std::logic_error("a group within a group");
+    ++network_.open_groups;
   }
   void end_group() override {
     if (!std::exchange(grouping_, false)) throw std::logic_error("end of a group without begin");
+    --network_.open_groups;
     launch(std::exchange(works_, {}));
   }
 
@@ -156,11 +170,12 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
         if (group_->says[static_cast<size_t>(rank)][nth] == color) members.push_back(rank);
       }
     }
+    check_use();
     if (color < 0) return nullptr;
     int place = 0;
     while (members[static_cast<size_t>(place)] != rank_) ++place;
     const std::string name = name_ + "/" + std::to_string(nth) + "/" + std::to_string(color);
-    return std::make_unique<HostDeviceCommunicator>(network_, stream_, name, place,
+    return std::make_unique<HostDeviceCommunicator>(network_, device_, name, place,
                                                     static_cast<int>(members.size()));
   }
 
@@ -179,6 +194,11 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     std::atomic<bool> aborted{false};
   };
 
+  // A library would take the GPU that happens to be the thread's.
+  void check_use() const {
+    if (!device_.is_used_by_this_thread()) throw std::logic_error("the GPU is not in use");
+  }
+
   void check(DataType type, ReduceOp op) const {
     const bool integer = type < DataType::float16 || type == DataType::boolean;
     const bool sums_bools = type == DataType::boolean && op != ReduceOp::min && op != ReduceOp::max;
@@ -190,13 +210,16 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
   }
 
   void put(Work work) {
+    check_use();
+    if (network_.fails_next_call.exchange(false)) throw EngineError("NCCL: remote error");
     works_.push_back(std::move(work));
     if (!grouping_) launch(std::exchange(works_, {}));
   }
 
   // From the last to the first, on all ranks: nothing may depend on the order in a group.
   void launch(std::vector<Work> works) {
-    stream_.put([state = state_, works = std::move(works)] {
+    HostStream& stream = device_.engine_stream();
+    stream.put([state = state_, works = std::move(works)] {
       try {
         for (auto work = works.rbegin(); work != works.rend() && !state->aborted; ++work) {
           (*work)(*state->plain);
@@ -204,15 +227,18 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
       } catch (const EngineError&) {  // aborted while it was waiting
       }
     });
+    last_ = std::make_shared<HostEvent>();
+    stream.put([last = last_] { last->happen(); });
   }
 
   HostNetwork& network_;
-  HostStream& stream_;
+  HostDevice& device_;
   const std::string name_;
   const int rank_;
   const int size_;
   std::shared_ptr<HostNetwork::Group> group_;
   std::shared_ptr<State> state_;
+  std::shared_ptr<HostEvent> last_;  // all that was put into the stream is done
   bool grouping_ = false;
   std::vector<Work> works_;
   size_t splits_ = 0;

@@ -1,4 +1,6 @@
 // How the engine orders work on a GPU, and how it ends. See host_device.h.
+#include <algorithm>
+
 #include "check.h"
 #include "device_fixture.h"
 
@@ -16,6 +18,13 @@ int64_t enqueue_join(Engine& engine) {
 
 void fill_with(DeviceRank& rank, Tensor& tensor, double value) {
   rank.fill(tensor, [value](int64_t) { return value; });
+}
+
+size_t ended_steps(Engine& engine) {
+  std::vector<StepRecord> records;
+  std::vector<std::pair<int64_t, OperationSizes>> signatures;
+  engine.drain_steps(records, signatures);
+  return records.size();
 }
 
 void open_after(std::chrono::milliseconds time, const std::shared_ptr<HostEvent>& gate) {
@@ -255,10 +264,14 @@ TEST(device_that_cannot_be_used_is_an_error_and_the_engine_goes_on) {
 TEST(device_communicator_that_fails_ends_the_engine_of_all_ranks) {
   with_devices(2, {}, {}, [](DeviceRank& rank) {
     Tensor running(DataType::float32, {10}), waiting(DataType::float32, {10});
+    Tensor more(DataType::float32, {10}), rows(DataType::float32, {20});
     const auto gate = std::make_shared<HostEvent>();
     rank.script.wait(gate);
     const int64_t given = rank.engine.enqueue(rank.allreduce("running", running));
-    rank.wait(given);
+    const int64_t gathered =
+        rank.engine.enqueue(rank.entry("rows", Operation::allgather, waiting, waiting));
+    const int64_t settled = rank.engine.enqueue(rank.allreduce("settled", more));
+    for (int64_t handle : {given, gathered, settled}) rank.wait(handle);
     check_goes_on(rank.engine);
     int64_t pending = -1;
     if (rank.rank() == 1) {  // rank 0 never calls it
@@ -267,18 +280,119 @@ TEST(device_communicator_that_fails_ends_the_engine_of_all_ranks) {
       rank.network.fail("NCCL: remote error");
     }
     while (!rank.engine.failed()) std::this_thread::sleep_for(1ms);
+    // From the first moment on, although the GPU is still leaving its work.
+    CHECK_THROWS(EngineError, "NCCL: remote error",
+                 rank.engine.take_result(gathered, rows.data(), rank.script.handle()));
+    CHECK_THROWS(EngineError, "NCCL: remote error",
+                 rank.engine.order(settled, rank.script.handle()));
+    const std::string reason = rank.engine.settle(settled, 1, rank.script.handle());
+    CHECK(reason.find("NCCL: remote error") != std::string::npos);
     const std::string error = error_of(rank.engine, given);
     CHECK(error.find("NCCL: remote error") != std::string::npos);
     if (pending >= 0) {
       CHECK(error_of(rank.engine, pending).find("NCCL: remote error") != std::string::npos);
     }
     CHECK(rank.network.aborts >= 1);
-    Tensor more(DataType::float32, {10});
     CHECK_THROWS(EngineError, "NCCL: remote error",
                  rank.engine.enqueue(rank.allreduce("more", more)));
     gate->happen();
     rank.script.synchronize();
     rank.device.engine_stream().synchronize();  // what was aborted ends
+  });
+}
+
+TEST(device_communicators_of_several_sets_are_aborted_together) {
+  with_devices(3, {}, {}, [](DeviceRank& rank) {
+    Tensor few(DataType::float32, {10}), all(DataType::float32, {10});
+    const int32_t id = add_set(rank.engine, {0, 1});
+    const auto of_few = [&] {
+      TensorEntry entry = rank.allreduce("few", few);
+      entry.request.edit().process_set = id;
+      return rank.engine.enqueue(std::move(entry));
+    };
+    rank.finish(rank.engine.enqueue(rank.allreduce("all", all)));
+    if (rank.rank() < 2) rank.finish(of_few());
+    const auto gate = std::make_shared<HostEvent>();
+    if (rank.rank() == 1) rank.device.engine_stream().wait(gate);  // its GPU is stuck
+    if (rank.rank() < 2) rank.wait(of_few());  // on rank 0 this one, and what is behind it
+    rank.wait(rank.engine.enqueue(rank.allreduce("all", all)));
+    rank.network.fail("NCCL: remote error");
+    while (!rank.engine.failed()) std::this_thread::sleep_for(1ms);
+    rank.engine.shutdown(10s);
+    CHECK_EQUAL(rank.device.stuck > 0, rank.rank() == 1);
+    gate->happen();
+    rank.device.engine_stream().synchronize();
+  });
+}
+
+TEST(device_communicators_of_two_levels_are_aborted_together) {
+  EngineOptions options;
+  options.params.hierarchical_allreduce = true;
+  with_devices(4, options, {0, 0, 1, 1}, [](DeviceRank& rank) {
+    Tensor tensor(DataType::float32, {16});
+    rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
+    const auto gate = std::make_shared<HostEvent>();
+    if (rank.rank() == 3) rank.device.engine_stream().wait(gate);  // its GPU is stuck
+    rank.wait(rank.engine.enqueue(rank.allreduce("x", tensor)));
+    std::this_thread::sleep_for(50ms);  // the others wait for its host now, and then gather
+    rank.network.fail("NCCL: remote error");
+    while (!rank.engine.failed()) std::this_thread::sleep_for(1ms);
+    rank.engine.shutdown(10s);
+    CHECK_EQUAL(rank.device.stuck > 0, rank.rank() == 3);
+    gate->happen();
+    rank.device.engine_stream().synchronize();
+  });
+}
+
+TEST(device_group_that_fails_on_its_way_is_ended) {
+  EngineOptions options;
+  options.params.hierarchical_allreduce = true;
+  with_devices(4, options, {0, 0, 1, 1}, [](DeviceRank& rank) {
+    Tensor tensor(DataType::float32, {16});
+    rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
+    if (rank.rank() == 0) rank.network.fails_next_call = true;
+    check_goes_on(rank.engine);
+    const int64_t handle = rank.engine.enqueue(rank.allreduce("x", tensor));
+    while (!rank.engine.failed()) std::this_thread::sleep_for(1ms);
+    CHECK(error_of(rank.engine, handle).find("NCCL: remote error") != std::string::npos);
+    rank.engine.shutdown(10s);
+    CHECK_EQUAL(rank.network.open_groups, 0);
+  });
+}
+
+TEST(device_step_whose_waits_are_in_two_streams_ends_when_both_are_over) {
+  with_devices(1, {}, {}, [](DeviceRank& rank) {
+    Tensor a(DataType::float32, {10}), b(DataType::float32, {10});
+    HostStream side;
+    const auto gate = std::make_shared<HostEvent>();
+    side.wait(gate);
+    const int64_t first = rank.engine.enqueue(rank.allreduce("a", a));
+    const int64_t second = rank.engine.enqueue(rank.allreduce("b", b));
+    rank.wait(first);
+    rank.wait(second);
+    rank.engine.order(first, side.handle());
+    rank.engine.order(second, rank.script.handle());
+    rank.engine.release(first);
+    rank.engine.release(second);
+    rank.engine.end_step(true);
+    rank.script.synchronize();
+    CHECK_EQUAL(ended_steps(rank.engine), size_t{0});
+    gate->happen();
+    side.synchronize();
+    CHECK_EQUAL(ended_steps(rank.engine), size_t{1});
+  });
+}
+
+TEST(device_waits_do_not_pile_up_while_no_step_ends) {
+  with_devices(1, {}, {}, [](DeviceRank& rank) {
+    rank.engine.end_step(true);  // from now on only the script ends steps
+    Tensor tensor(DataType::float32, {10});
+    int most = 0;
+    for (int i = 0; i < 2000; ++i) {
+      rank.finish(rank.engine.enqueue(rank.allreduce("x", tensor)));
+      most = std::max(most, rank.device.events.load());
+    }
+    CHECK(most < 1000);  // of 4000 for waits alone
   });
 }
 

@@ -8,6 +8,9 @@ namespace {
 
 constexpr unsigned event_timing_off = 2;
 constexpr unsigned stream_non_blocking = 1;
+constexpr int relaxed_capture = 2;
+// What a call says that a capture does not allow.
+constexpr int first_capture_error = 900, last_capture_error = 908;
 
 void* handle_of(DeviceStream stream) { return reinterpret_cast<void*>(stream); }
 
@@ -18,12 +21,16 @@ CudaPointer address_of(const void* memory) { return reinterpret_cast<CudaPointer
 CudaDevice::Current::Current(const CudaDevice& device) : device_(device) {
   void* current = nullptr;
   device.driver_.check(device.driver_.context_get(&current), "asking for the context");
-  if (current == device.context_) return;
-  device.driver_.check(device.driver_.context_push(device.context_), "setting the context");
-  pushed_ = true;
+  if (current != device.context_) {
+    device.driver_.check(device.driver_.context_push(device.context_), "setting the context");
+    pushed_ = true;
+  }
+  capture_mode_ = relaxed_capture;
+  device.driver_.capture_mode_exchange(&capture_mode_);
 }
 
 CudaDevice::Current::~Current() {
+  device_.driver_.capture_mode_exchange(&capture_mode_);
   void* popped = nullptr;
   if (pushed_) device_.driver_.context_pop(&popped);
 }
@@ -65,11 +72,12 @@ EventPtr CudaDevice::record(DeviceStream stream, bool timed) {
   const Current current(*this);
   int capturing = 0;
   const int result = driver_.stream_is_capturing(handle_of(stream), &capturing);
-  if (result != CudaDriver::success || capturing != 0) {
+  if (capturing != 0 || (result >= first_capture_error && result <= last_capture_error)) {
     throw InvalidRequest(
         "expected a stream that is not being captured into a CUDA graph, got one that is; capture "
         "the model's forward and backward pass alone and communicate after replay()");
   }
+  driver_.check(result, "looking at a stream");
   void* event = take_event(timed);
   driver_.check(driver_.event_record(event, handle_of(stream)), "recording an event");
   uint64_t number = 0;

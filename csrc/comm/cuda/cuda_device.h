@@ -22,6 +22,7 @@ class CudaDevice final : public Device {
   int index() const override { return index_; }
   std::string identity() const override { return identity_; }
   DeviceStream stream() const override { return reinterpret_cast<DeviceStream>(stream_); }
+  std::unique_ptr<DeviceUse> use() const override { return std::make_unique<Current>(*this); }
   std::function<void()> binder() const override;
   EventPtr record(DeviceStream stream, bool timed) override;
   void wait(DeviceStream stream, const DeviceEvent& event) override;
@@ -40,15 +41,17 @@ class CudaDevice final : public Device {
     std::vector<void*> free[2];
     uint64_t recorded = 0;
   };
-  // Makes the GPU's context the calling thread's as long as this lives.
-  class Current {
+  // Makes the GPU's context the calling thread's as long as this lives. Meanwhile no call of the
+  // thread spoils what another one captures into a graph.
+  class Current final : public DeviceUse {
    public:
     explicit Current(const CudaDevice& device);
-    ~Current();
+    ~Current() override;
 
    private:
     const CudaDevice& device_;
     bool pushed_ = false;
+    int capture_mode_;  // before
   };
 
   void* take_event(bool timed);

@@ -21,6 +21,7 @@ CudaDriver::CudaDriver() {
   library.find("cuStreamCreateWithPriority", stream_create);
   library.find("cuStreamWaitEvent", stream_wait_event);
   library.find("cuStreamIsCapturing", stream_is_capturing);
+  library.find("cuThreadExchangeStreamCaptureMode", capture_mode_exchange);
   library.find("cuEventCreate", event_create);
   library.find("cuEventRecord", event_record);
   library.find("cuEventQuery", event_query);

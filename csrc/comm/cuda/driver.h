@@ -32,6 +32,7 @@ struct CudaDriver {
   int (*stream_create)(void** stream, unsigned flags, int priority);
   int (*stream_wait_event)(void* stream, void* event, unsigned flags);
   int (*stream_is_capturing)(void* stream, int* status);
+  int (*capture_mode_exchange)(int* mode);
   int (*event_create)(void** event, unsigned flags);
   int (*event_record)(void* event, void* stream);
   int (*event_query)(void* event);

@@ -37,8 +37,12 @@ struct Nvrtc {
     library.find("nvrtcCreateProgram", create);
     library.find("nvrtcCompileProgram", compile);
     library.find("nvrtcDestroyProgram", destroy);
-    library.find("nvrtcGetCUBINSize", image_size);
-    library.find("nvrtcGetCUBIN", image);
+    library.find("nvrtcGetNumSupportedArchs", count_known);
+    library.find("nvrtcGetSupportedArchs", known);
+    library.find("nvrtcGetCUBINSize", machine_size);
+    library.find("nvrtcGetCUBIN", machine_code);
+    library.find("nvrtcGetPTXSize", portable_size);
+    library.find("nvrtcGetPTX", portable_code);
     library.find("nvrtcGetProgramLogSize", log_size);
     library.find("nvrtcGetProgramLog", log);
   }
@@ -47,8 +51,12 @@ struct Nvrtc {
                 const char* const* texts, const char* const* names);
   int (*compile)(void* program, int options, const char* const* texts);
   int (*destroy)(void** program);
-  int (*image_size)(void* program, size_t* bytes);
-  int (*image)(void* program, char* image);
+  int (*count_known)(int* count);
+  int (*known)(int* architectures);
+  int (*machine_size)(void* program, size_t* bytes);
+  int (*machine_code)(void* program, char* code);
+  int (*portable_size)(void* program, size_t* bytes);
+  int (*portable_code)(void* program, char* code);  // text
   int (*log_size)(void* program, size_t* bytes);
   int (*log)(void* program, char* text);
 };
@@ -61,16 +69,37 @@ std::string log_of(const Nvrtc& nvrtc, void* program) {
   return text;
 }
 
+std::vector<int> known_architectures(const Nvrtc& nvrtc) {
+  int count = 0;
+  if (nvrtc.count_known(&count) != 0) return {};
+  std::vector<int> known(static_cast<size_t>(count));
+  nvrtc.known(known.data());
+  return known;
+}
+
 }  // namespace
+
+KernelTarget kernel_target(int major, int minor, const std::vector<int>& known) {
+  const int own = 10 * major + minor;
+  int newest = 0;
+  for (const int each : known) {
+    if (each <= own) newest = std::max(newest, each);
+  }
+  if (newest == 0) return {own, true};  // the compiler says why not
+  return {newest, newest == own};
+}
 
 std::string compile_copy_kernels(int major, int minor, const std::string& path, int& version) {
   const Nvrtc nvrtc(path);
   int version_major = 0, version_minor = 0;
   nvrtc.version(&version_major, &version_minor);
   version = version_major * 1000 + version_minor * 10;
-  const std::string target =
-      "--gpu-architecture=sm_" + std::to_string(major) + std::to_string(minor);
-  std::vector<const char*> options{target.c_str(), "--std=c++17"};
+  const KernelTarget target = kernel_target(major, minor, known_architectures(nvrtc));
+  const bool machine = target.is_machine_code;
+  const std::string architecture = std::string("--gpu-architecture=") +
+                                   (machine ? "sm_" : "compute_") +
+                                   std::to_string(target.architecture);
+  std::vector<const char*> options{architecture.c_str(), "--std=c++17"};
   if (version >= large_tables_version) options.push_back("-DHVD_LARGE_TABLES");
   void* program = nullptr;
   if (nvrtc.create(&program, copy_kernel_source, "copy_kernels", 0, nullptr, nullptr) != 0) {
@@ -79,15 +108,17 @@ std::string compile_copy_kernels(int major, int minor, const std::string& path, 
   const int result = nvrtc.compile(program, static_cast<int>(options.size()), options.data());
   std::string image;
   size_t bytes = 0;
-  if (result == 0 && nvrtc.image_size(program, &bytes) == 0) {
+  const auto size = machine ? nvrtc.machine_size : nvrtc.portable_size;
+  if (result == 0 && size(program, &bytes) == 0) {
     image.resize(bytes);
-    nvrtc.image(program, image.data());
+    (machine ? nvrtc.machine_code : nvrtc.portable_code)(program, image.data());
   }
   const std::string log = image.empty() ? log_of(nvrtc, program) : "";
   nvrtc.destroy(&program);
   if (image.empty()) {
     throw EngineError("GPU: NVRTC " + std::to_string(version_major) + "." +
-                      std::to_string(version_minor) + " cannot compile for " + target + ": " + log);
+                      std::to_string(version_minor) + " cannot compile for " + architecture + ": " +
+                      log + "; GPUs from compute capability 7.0 on are supported");
   }
   return image;
 }

@@ -34,6 +34,14 @@ class CopyKernels {
   size_t chunks_ = 0;
 };
 
+// What to compile for.
+struct KernelTarget {
+  int architecture = 0;         // e.g. 90
+  bool is_machine_code = true;  // else the driver translates it for its GPU, which is newer
+};
+// `known`: to the compiler.
+KernelTarget kernel_target(int major, int minor, const std::vector<int>& known);
+
 // The compiled program for compute capability `major`.`minor`, e.g. 9.0; `nvrtc` as above. Sets the
 // compiler's version, e.g. 13000. Needs no GPU. Throws EngineError.
 std::string compile_copy_kernels(int major, int minor, const std::string& nvrtc, int& version);

@@ -33,18 +33,18 @@ void HierarchicalDevice::allreduce(const std::vector<Span>& spans, DataType type
     }
   }
   if (!parts.empty()) {
-    local_->begin_group();
+    DeviceGroup scattering(*local_);
     for (size_t i = 0; i < parts.size(); ++i) {
       local_->reduce_scatter(parts[i].input, own_slices[i].output, parts[i].count, type, op);
     }
-    local_->end_group();
+    scattering.end();
     cross_->allreduce(own_slices, type, op);
-    local_->begin_group();
+    DeviceGroup gathering(*local_);
     for (const Part& part : parts) {
       local_->allgather(part.output,
                         std::vector<int64_t>(static_cast<size_t>(slices), part.count * item));
     }
-    local_->end_group();
+    gathering.end();
   }
   if (!rests.empty()) flat_.allreduce(rests, type, op);
 }

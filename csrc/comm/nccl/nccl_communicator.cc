@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "common/errors.h"
 
@@ -60,24 +61,19 @@ int op_number(ReduceOp op) {
   throw EngineError("NCCL: has no Adasum");
 }
 
+// How long aborted communicators may take to end.
+constexpr auto abort_patience = std::chrono::seconds(5);
+
 // NCCL waits without end for ranks that have died: it waits in a thread of its own while this one
 // looks after the job. The thread is left alone when `progress` throws: the process is about to
 // end, or the other ranks come after all.
-int wait_in_thread(const std::function<int()>& act, const std::function<void()>& progress) {
-  struct State {
-    std::atomic<bool> done{false};
-    int result = 0;
-  };
-  auto state = std::make_shared<State>();
-  std::thread([state, act] {
-    state->result = act();
-    state->done = true;
-  }).detach();
-  while (!state->done) {
+int wait_in_thread(std::function<int()> act, const std::function<void()>& progress) {
+  const NcclCall call(std::move(act));
+  while (!call.done()) {
     progress();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  return state->result;
+  return call.result();
 }
 
 struct Place {
@@ -107,6 +103,13 @@ void check_devices(const Device& device, const std::string& host_id, Communicato
 
 }  // namespace
 
+NcclCall::NcclCall(std::function<int()> act) : state_(std::make_shared<State>()) {
+  std::thread([state = state_, act = std::move(act)] {
+    state->result = act();
+    state->done = true;
+  }).detach();
+}
+
 std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
     std::shared_ptr<const NcclLibrary> nccl, const Device& device, const std::string& host_id,
     Communicator* plain, const std::function<void()>& progress) {
@@ -124,24 +127,27 @@ std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
   };
   nccl->check(wait_in_thread(make, progress), "making a communicator");
   return std::unique_ptr<DeviceCommunicator>(
-      new NcclCommunicator(std::move(nccl), device.stream(), *made, rank, size));
+      new NcclCommunicator(std::move(nccl), device.binder(), device.stream(), *made, rank, size));
 }
 
 NcclCommunicator::~NcclCommunicator() {
   if (communicator_ != nullptr) nccl_->destroy(communicator_);
+  while (abort_ && !abort_->done() && std::chrono::steady_clock::now() < abort_until_) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
 }
 
 void NcclCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) {
   const int type_of_all = type_number(type), op_of_all = op_number(op);
-  const bool several = spans.size() > 1;
-  if (several) begin_group();
+  std::optional<DeviceGroup> group;
+  if (spans.size() > 1) group.emplace(*this);
   for (const Span& span : spans) {
     if (span.count == 0) continue;
     nccl_->check(nccl_->allreduce(span.input, span.output, static_cast<size_t>(span.count),
                                   type_of_all, op_of_all, communicator_, stream_),
                  "allreduce");
   }
-  if (several) end_group();
+  if (group) group->end();
 }
 
 void NcclCommunicator::reduce_scatter(const void* blocks, void* own, int64_t count, DataType type,
@@ -162,13 +168,13 @@ void NcclCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes
                  "allgather");
     return;
   }
-  begin_group();
+  DeviceGroup group(*this);
   for (int root = 0; root < size_; ++root) {
     const int64_t bytes = bytes_per_rank[static_cast<size_t>(root)];
     broadcast(block, bytes, root);
     block += bytes;
   }
-  end_group();
+  group.end();
 }
 
 void NcclCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
@@ -183,7 +189,7 @@ void NcclCommunicator::alltoall(const void* send, void* receive,
   const auto n = static_cast<size_t>(size_), own = static_cast<size_t>(rank_);
   const auto* next_sent = static_cast<const char*>(send);
   auto* next_received = static_cast<char*>(receive);
-  begin_group();
+  DeviceGroup group(*this);
   for (size_t peer = 0; peer < n; ++peer) {
     const int64_t sent = bytes[own * n + peer], received = bytes[peer * n + own];
     const int to = static_cast<int>(peer);
@@ -200,7 +206,7 @@ void NcclCommunicator::alltoall(const void* send, void* receive,
     next_sent += sent;
     next_received += received;
   }
-  end_group();
+  group.end();
 }
 
 void NcclCommunicator::begin_group() { nccl_->check(nccl_->group_start(), "a group"); }
@@ -214,8 +220,8 @@ std::unique_ptr<DeviceCommunicator> NcclCommunicator::split(int color) {
   int rank = 0, size = 0;
   nccl_->check(nccl_->rank_in(part, &rank), "splitting");
   nccl_->check(nccl_->size_of(part, &size), "splitting");
-  return std::unique_ptr<DeviceCommunicator>(
-      new NcclCommunicator(nccl_, reinterpret_cast<DeviceStream>(stream_), part, rank, size));
+  return std::unique_ptr<DeviceCommunicator>(new NcclCommunicator(
+      nccl_, bind_, reinterpret_cast<DeviceStream>(stream_), part, rank, size));
 }
 
 std::string NcclCommunicator::failure() {
@@ -230,7 +236,12 @@ std::string NcclCommunicator::failure() {
 
 void NcclCommunicator::abort() {
   if (communicator_ == nullptr) return;
-  nccl_->abort(communicator_);
+  // NCCL returns when the GPU has left all of this communicator's kernels.
+  abort_.emplace([nccl = nccl_, bind = bind_, communicator = communicator_] {
+    bind();
+    return nccl->abort(communicator);
+  });
+  abort_until_ = std::chrono::steady_clock::now() + abort_patience;
   communicator_ = nullptr;
 }
 

@@ -1,15 +1,34 @@
 // Collectives over GPUs by NCCL.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/device.h"
 #include "comm/nccl/nccl_library.h"
 
 namespace autotune {
+
+// Something that NCCL does in a thread of its own; the thread goes on when this is gone.
+class NcclCall {
+ public:
+  explicit NcclCall(std::function<int()> act);
+  bool done() const { return state_->done; }
+  int result() const { return state_->result; }  // once it is done
+
+ private:
+  struct State {
+    std::atomic<bool> done{false};
+    int result = 0;
+  };
+  std::shared_ptr<State> state_;
+};
 
 class NcclCommunicator final : public DeviceCommunicator {
  public:
@@ -38,19 +57,24 @@ class NcclCommunicator final : public DeviceCommunicator {
   void abort() override;
 
  private:
-  NcclCommunicator(std::shared_ptr<const NcclLibrary> nccl, DeviceStream stream, void* communicator,
-                   int rank, int size)
+  // `bind` makes its GPU the calling thread's.
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> nccl, std::function<void()> bind,
+                   DeviceStream stream, void* communicator, int rank, int size)
       : nccl_(std::move(nccl)),
+        bind_(std::move(bind)),
         stream_(reinterpret_cast<void*>(stream)),
         communicator_(communicator),
         rank_(rank),
         size_(size) {}
 
   std::shared_ptr<const NcclLibrary> nccl_;
+  std::function<void()> bind_;
   void* stream_;
   void* communicator_;  // nullptr: aborted
   int rank_;
   int size_;
+  std::optional<NcclCall> abort_;
+  std::chrono::steady_clock::time_point abort_until_{};
 };
 
 }  // namespace autotune
