@@ -6,22 +6,24 @@ sets: 0 is the set of all ranks, and a number is given out once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
 
 Ranks = tuple[int, ...]
 
 
 def _sorted_ranks(ranks: Any) -> list[int]:
-    wrong = isinstance(ranks, str) or not isinstance(ranks, Sequence)
-    if wrong or not all(isinstance(rank, int) for rank in ranks):
+    try:
+        numbers = [operator.index(rank) for rank in ranks]
+    except TypeError:
         raise ValueError(
             f"ProcessSet: expected a sequence of global ranks or an mpi4py communicator, got "
             f"{ranks!r}"
-        )
-    if len(set(ranks)) != len(ranks):
-        raise ValueError(f"ProcessSet: expected every rank once, got {list(ranks)}")
-    return sorted(ranks)
+        ) from None
+    if len(set(numbers)) != len(numbers):
+        raise ValueError(f"ProcessSet: expected every rank once, got {numbers}")
+    return sorted(numbers)
 
 
 class ProcessSet:
@@ -41,7 +43,7 @@ class ProcessSet:
         ValueError: Something else than ranks or a communicator.
     """
 
-    def __init__(self, ranks_or_comm: Sequence[int] | Any) -> None:
+    def __init__(self, ranks_or_comm: Iterable[SupportsIndex] | Any) -> None:
         self.process_set_id: int | None = None
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None

@@ -18,6 +18,10 @@ namespace {
 constexpr auto signal_check_interval = std::chrono::milliseconds(100);
 
 void set_memory(TensorEntry& entry, Address input, Address output) {
+  const Request& request = entry.request;
+  if (input == 0 && moves_data(request.operation) && request.count() > 0) {
+    throw InvalidRequest(request.name + ": expected a tensor with memory, got one without");
+  }
   entry.input = reinterpret_cast<const void*>(input);
   entry.output = reinterpret_cast<void*>(output);
 }

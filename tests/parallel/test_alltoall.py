@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,6 +46,19 @@ def test_uneven_parts(dtype: torch.dtype, tail: tuple[int, ...], rank: int, size
             assert torch.equal(output, expected)
             assert received.dtype == torch.int32
             assert received.tolist() == [counts[s][rank] for s in range(size)]
+
+
+def test_splits_may_be_any_whole_numbers(size: int) -> None:
+    whole = [np.ones(size, dtype=np.int64), [np.int32(1)] * size, [torch.tensor(1)] * size]
+    for splits in whole:
+        output, received = hvd.alltoall(torch.ones(size), splits)
+        assert torch.equal(output, torch.ones(size))
+        assert received.tolist() == [1] * size
+    for splits in ([1.0] * size, np.ones(size), ["1"] * size):
+        with pytest.raises(ValueError, match="whole numbers"):
+            hvd.alltoall(torch.ones(size), splits)
+    with pytest.raises(ValueError, match="at most the first dimension"):
+        hvd.alltoall(torch.ones(size), torch.tensor([2**63 - 1] * size))
 
 
 def test_splits_may_change_under_one_name(rank: int, size: int) -> None:

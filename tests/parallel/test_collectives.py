@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,30 @@ def test_grouped_operations(rank: int, size: int) -> None:
     assert hvd.grouped_allreduce_(tensors, op=hvd.Sum)[1] is tensors[1]
     for result, right in zip(tensors, expected, strict=True):
         check(result, right)
+
+
+def test_tensors_may_come_one_by_one(size: int) -> None:
+    tensors = [torch.full((2,), float(i)) for i in range(3)]
+    for start in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        results = start(tensor.repeat(size) for tensor in tensors)
+        assert [result[0].item() for result in results] == [0.0, 1.0, 2.0], start
+
+
+def test_a_factor_is_what_it_is_at_the_call(size: int) -> None:
+    rows = torch.ones(2 * size)
+    factor = torch.tensor(0.0)
+    for value in (0.5, 10.0, 3.0):
+        factor.fill_(value)
+        factors = {"prescale_factor": factor, "postscale_factor": np.array(2.0)}
+        for name in ("factor", None):
+            results = [
+                hvd.allreduce(rows, name=name, op=hvd.Sum, **factors),
+                hvd.synchronize(hvd.allreduce_async(rows, name=name, op=hvd.Sum, **factors)),
+                hvd.grouped_allreduce([rows], name=name, op=hvd.Sum, **factors)[0],
+                hvd.reducescatter(rows, name=name, op=hvd.Sum, **factors),
+            ]
+            for result in results:
+                assert torch.equal(result, torch.full_like(result, 2 * value * size))
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)

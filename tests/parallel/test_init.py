@@ -52,12 +52,23 @@ def test_init_is_idempotent_and_can_follow_shutdown() -> None:
     works()
 
 
-def test_shutdown_forgets_handles() -> None:
-    handle = hvd.allreduce_async(torch.ones(1))
+def test_handles_say_after_shutdown_how_their_operations_have_ended(rank: int, size: int) -> None:
+    done = hvd.allreduce_async(torch.ones(1), op=hvd.Sum)
+    rows = hvd.allgather_async(torch.ones(2))
+    alone = hvd.allreduce_async(torch.ones(1), name="alone") if rank == 0 and size > 1 else None
+    while not (hvd.poll(done) and hvd.poll(rows)):
+        pass
     hvd.barrier()  # one rank's shutdown ends the engine of all
     hvd.shutdown()
+    assert hvd.synchronize(done).item() == size
     hvd.init()
-    assert hvd.synchronize(handle) is None
+    assert torch.equal(hvd.synchronize(rows), torch.ones(2 * size))
+    assert hvd.synchronize(done) is None
+    if alone is not None:
+        assert hvd.poll(alone)
+        with pytest.raises(hvd.HorovodInternalError, match="shut down"):
+            hvd.synchronize(alone)
+        assert hvd.synchronize(alone) is None
 
 
 def test_communicators_and_rank_lists(rank: int, size: int) -> None:
@@ -113,8 +124,9 @@ def test_what_scripts_left_behind_is_gone_after_a_restart(restart: Restart, size
         hvd.synchronize(handles[2])
         hvd.barrier()
         restart({})
-        assert [hvd.synchronize(handle) for handle in handles] == [None] * 4
         works()
+    restart({})
+    assert [hvd.synchronize(handle) for handle in handles] == [None] * 4
 
 
 WRONG = [

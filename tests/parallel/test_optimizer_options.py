@@ -124,12 +124,15 @@ def test_wrong_factors_and_operations_are_refused() -> None:
         hvd.DistributedOptimizer(wrap(model()))
 
 
-def test_a_frozen_parameter_is_left_alone_and_may_be_freed(rank: int, size: int) -> None:
+@pytest.mark.parametrize("groups", [None, 1])
+def test_a_frozen_parameter_is_left_alone_and_may_be_freed(groups: int | None) -> None:
     net = model()
     frozen = net[0].weight
     frozen.requires_grad_(False)
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1), net.named_parameters()
+        torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1),
+        net.named_parameters(),
+        groups=groups,
     )
     before = frozen.detach().clone()
     train_shards(net, optimizer, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -212,6 +213,11 @@ def test_removed_sets_can_be_made_again(rank: int, size: int) -> None:
     assert len(numbers) == 3
     assert not hvd.remove_process_set(hvd.global_process_set)
     assert mpi_ops._basics._get_process_set_ids_and_ranks() == {0: list(range(size))}
+
+
+def test_ranks_may_be_any_whole_numbers() -> None:
+    assert hvd.ProcessSet({2, np.int64(0)}).ranks == [0, 2]
+    assert hvd.ProcessSet(range(3)).ranks == [0, 1, 2]
 
 
 def test_wrong_ranks_are_refused(size: int) -> None:

@@ -28,6 +28,22 @@ def test_non_contiguous_tensors_are_refused() -> None:
         hvd.broadcast_(tensor, 0)
 
 
+def test_tensors_whose_memory_is_something_else_are_refused() -> None:
+    opposite = torch.tensor([2.0 - 1.0j]).conj().imag
+    assert opposite.is_neg()
+    empty = torch.ones(3)
+    empty.untyped_storage().resize_(0)
+    for _ in range(3):
+        for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather, hvd.allreduce_async):
+            with pytest.raises(ValueError, match=r"resolve_neg"):
+                call(opposite, name="opposite")
+            with pytest.raises(ValueError, match=r"expected a tensor with memory"):
+                call(empty, name="empty")
+        with pytest.raises(ValueError, match=r"expected a tensor with memory"):
+            hvd.grouped_allreduce([torch.ones(2), empty], name="group")
+        assert hvd.allreduce(torch.ones(0), name="nothing").numel() == 0
+
+
 def test_unknown_types_are_refused() -> None:
     with pytest.raises(ValueError, match=r"complex64: expected one of uint8"):
         hvd.allreduce(torch.ones(2, dtype=torch.complex64))

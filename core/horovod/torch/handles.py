@@ -95,6 +95,8 @@ class Operation:
 
 
 _operations: dict[int, Operation] = {}
+_ended: dict[int, Operation] = {}
+"""Those that nobody had waited for when the engine ended: it still says how they have ended."""
 _abandoned: list[Operation] = []
 _numbers = itertools.count()
 
@@ -126,7 +128,7 @@ def poll(handle: int) -> bool:
     Raises:
         ValueError: No such operation: the handle was never given out or is synchronised already.
     """
-    operation = _operations.get(handle)
+    operation = _operations.get(handle) or _ended.get(handle)
     if operation is None:
         raise ValueError(f"poll: no operation has the handle {handle}; synchronised already?")
     return operation.poll()
@@ -138,7 +140,7 @@ def synchronize(handle: int) -> Any:
     Raises:
         HorovodInternalError: It failed on all ranks, a rank died or the engine was shut down.
     """
-    operation = _operations.pop(handle, None)
+    operation = _operations.pop(handle, None) or _ended.pop(handle, None)
     if operation is None:
         return None
     try:
@@ -150,13 +152,17 @@ def synchronize(handle: int) -> Any:
         raise
     try:
         return operation.finish(operation)
+    except _engine.EngineError as error:
+        raise HorovodInternalError(str(error)) from None
     finally:
         operation.release()
         autotuning.tick()
 
 
 def clear() -> None:
-    """**Local.** Forget everything, after the engine was shut down."""
+    """**Local.** Begin anew, after the engine was shut down; handles last until the next time."""
+    _ended.clear()
+    _ended.update(_operations)
     _operations.clear()
     _abandoned.clear()
 

@@ -24,6 +24,7 @@ from horovod.torch.collectives.reduce_ops import (
     Min,
     Product,
     Sum,
+    how_to,
     resolve_op,
 )
 from horovod.torch.collectives.request import synchronous
@@ -76,7 +77,7 @@ def allreduce_async(
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
     check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
-    how = engine_op, prescale_factor, postscale_factor, None
+    how = engine_op, float(prescale_factor), float(postscale_factor), None
     return request.start_reduction(name, tensor, output, process_set, how)
 
 
@@ -91,7 +92,7 @@ def allreduce_async_(
 ) -> int:
     """**Collective.** As ``allreduce_async``, in place."""
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    how = engine_op, prescale_factor, postscale_factor, None
+    how = engine_op, float(prescale_factor), float(postscale_factor), None
     return request.start_reduction(name, tensor, tensor, process_set, how)
 
 
@@ -109,7 +110,7 @@ def allreduce_(
     Arguments and errors as ``allreduce_async``; HorovodInternalError when the operation fails.
     """
     engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    how = engine_op, prescale_factor, postscale_factor, None
+    how = engine_op, float(prescale_factor), float(postscale_factor), None
     return request.run_reduction(name, tensor, tensor, process_set, how)
 
 
@@ -124,7 +125,7 @@ def grouped_allreduce_async(
 ) -> int:
     """**Collective.** As ``allreduce_async`` for several tensors under one handle."""
     op = resolve_op(op, average)
-    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
     return _start_group(tensors, None, how)
 
 
@@ -139,7 +140,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """**Collective.** As ``grouped_allreduce_async``, in place."""
     op = resolve_op(op, average)
-    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
     return _start_group(tensors, tensors, how)
 
 
@@ -177,7 +178,7 @@ def allreduce(
         HorovodInternalError: The ranks disagree, a rank died, or the engine was shut down.
     """
     op = resolve_op(op, average)
-    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
     if op != Adasum and request.compresses(tensor, compression.wire_type):
         how, compression = how._replace(wire_type=compression.wire_type), Compression.none
     compressed, context = compression.compress(tensor)
@@ -200,7 +201,8 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """**Collective.** As ``allreduce`` for several tensors at once; differentiable."""
     op = resolve_op(op, average)
-    how = How(name, op, prescale_factor, postscale_factor, process_set)
+    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
+    tensors = list(tensors)
     if op != Adasum and all(request.compresses(t, compression.wire_type) for t in tensors):
         how, compression = how._replace(wire_type=compression.wire_type), Compression.none
     pairs = [compression.compress(tensor) for tensor in tensors]

@@ -5,8 +5,9 @@ The gradient travels back the way the parts came.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -16,7 +17,7 @@ from horovod.torch.handles import Operation, synchronize
 
 __all__ = ["alltoall", "alltoall_async"]
 
-Splits = Sequence[int] | torch.Tensor
+Splits = Sequence[SupportsIndex] | torch.Tensor
 
 
 def alltoall_async(
@@ -29,8 +30,8 @@ def alltoall_async(
 
     Args:
         tensor: Shape (n_rank, ...): the first dimension may differ between ranks, nothing else.
-        splits: Shape (size of the set,), whole numbers, as a list or an int32 or int64 tensor: rows
-            for each rank, in order; rows beyond their sum are not sent. None: equal parts.
+        splits: Shape (size of the set,), whole numbers, as a sequence or an int32 or int64 tensor:
+            rows for each rank, in order; rows beyond their sum are not sent. None: equal parts.
         name: Name of the operation, the same on all ranks.
         process_set: Its members take part.
 
@@ -82,9 +83,12 @@ def _rows(splits: Splits) -> tuple[int, ...]:
                 f"{splits.dtype} of shape {list(splits.shape)}"
             )
         return tuple(splits.tolist())
-    if not all(isinstance(rows, int) for rows in splits):
-        raise ValueError(f"alltoall: expected splits of whole numbers, got {list(splits)}")
-    return tuple(splits)
+    try:
+        return tuple(operator.index(rows) for rows in splits)
+    except TypeError:
+        raise ValueError(
+            f"alltoall: expected splits of whole numbers, got {list(splits)}"
+        ) from None
 
 
 class _Alltoall(torch.autograd.Function):

@@ -40,6 +40,7 @@ def check(tensor: torch.Tensor) -> str:
         or not (tensor.is_cpu or tensor.is_cuda)
         or tensor.layout is not torch.strided
         or not tensor.is_contiguous()
+        or tensor.is_neg()
     ):
         raise ValueError(_why_unsuitable(tensor))
     return dtype
@@ -142,6 +143,7 @@ class Plan:
             and (tensor.is_cpu if self.device < 0 else tensor.get_device() == self.device)
             and tensor.layout is torch.strided
             and tensor.is_contiguous()
+            and not tensor.is_neg()
         )
 
 
@@ -215,6 +217,8 @@ def _why_unsuitable(tensor: torch.Tensor) -> str:
         return f"tensor of type {tensor.dtype}: expected one of {names}"
     if not (tensor.is_cpu or tensor.is_cuda):
         return f"tensor on {tensor.device}: expected one on the CPU or a CUDA GPU; use tensor.cpu()"
+    if tensor.is_neg():
+        return "tensor whose memory holds the opposite of its values: use tensor.resolve_neg()"
     return (
         "Tensor is required to be contiguous (and dense), got one of shape "
         f"{list(tensor.shape)}, layout {tensor.layout}. Use tensor.contiguous()"

@@ -25,6 +25,16 @@ class How(NamedTuple):
     """The engine's name of the type as which float32 tensors of a GPU travel."""
 
 
+def how_to(
+    name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
+) -> How:
+    """**Local.** Return the description; factors may be anything that is a number now.
+
+    A tensor may be another number later: operations are known again by what they are.
+    """
+    return How(name, op, float(prescale), float(postscale), process_set)
+
+
 def resolve_op(op: int | None, average: bool | None) -> int:
     """**Local.** Return the reduction that the two keywords mean.
 

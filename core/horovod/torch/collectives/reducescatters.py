@@ -15,7 +15,7 @@ import torch
 from horovod.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
 from horovod.torch.collectives.allgathers import gather, gather_group
-from horovod.torch.collectives.reduce_ops import ENGINE_NAMES, Average, How, Sum
+from horovod.torch.collectives.reduce_ops import ENGINE_NAMES, Average, How, Sum, how_to
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.handles import synchronize
 
@@ -110,7 +110,7 @@ def _how(
 ) -> How:
     if op not in (Average, Sum):
         raise ValueError(f"reducescatter: expected op Average or Sum, got {op!r}")
-    return How(name, op, prescale, postscale, process_set)
+    return how_to(name, op, prescale, postscale, process_set)
 
 
 def _scatter(

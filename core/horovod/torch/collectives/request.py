@@ -302,9 +302,10 @@ def forget_engine() -> None:
 
 def _take_from_gpu(operation: Operation, handle: int, dtype: torch.dtype) -> torch.Tensor:
     """Return a copy in torch's own memory; the engine's is reusable after it."""
+    stream = cuda.current_stream(operation.device)
+    operation.engine.order(handle, stream)  # the input is let go when anything below fails
     shape = operation.engine.result_shape(handle)
     output = torch.empty(shape, dtype=dtype, device=f"cuda:{operation.device}")
-    stream = cuda.current_stream(operation.device)
     operation.engine.take_result(handle, output.data_ptr(), stream)
     return output
 

@@ -83,7 +83,9 @@ class Gradient:
         """
         gradient = self.parameter.grad
         if gradient is None:
-            gradient = self.parameter.grad = self._zeros()
+            gradient = self._zeros()
+            if self.parameter.requires_grad:
+                self.parameter.grad = gradient
         if gradient.is_sparse:
             self._sparse_dim = gradient.sparse_dim()
             if not options.sparse_as_dense:
@@ -103,6 +105,8 @@ class Gradient:
         gradient = self.parameter.grad
         if reduced is gradient and self._context is None:
             return
+        if gradient is None and not self.parameter.requires_grad:
+            return  # frozen: its zeros only kept its group together
         if not reduced.is_sparse:
             shape = self.parameter.shape
             if options.as_they_are and reduced.shape != shape:
