@@ -6,8 +6,9 @@
     ├── InvalidSettingError (a ValueError)  a setting outside its domain; names value, unit, range
     ├── LogError                            a trial log cannot be opened, read or written
     │   ├── LogBusyError                    another live job writes to it (host and process named)
+    │   ├── RefusedEntryError               an entry contradicts the log; it stays wrong
     │   └── NoAnswerError                   the log holds no trial that could be the answer
-    ├── TimelineError                           a file is no timeline, or holds no collective
+    ├── TimelineError                       a file is no timeline, or holds no collective
     └── ProtocolError                       the other side of the pipe broke the contract
 """
 
@@ -28,6 +29,10 @@ class LogError(AutotuneError):
 
 class LogBusyError(LogError):
     """Another live job holds the log; the message names its host and process."""
+
+
+class RefusedEntryError(LogError):
+    """An entry contradicts what the log holds: trying again is useless."""
 
 
 class NoAnswerError(LogError):

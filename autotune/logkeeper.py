@@ -1,4 +1,4 @@
-"""The service's hold on the trial logs: a log that breaks is reported once and done without."""
+"""The service's hold on the trial logs: whatever becomes of them, the job goes on."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class JobLogs(TrialStore, Protocol):
     """What ``open_logs`` returns."""
 
     notes: list[str]
+    troubles: list[str]
 
     def start(self, run: RunInfo, *, retune: bool = False) -> Start:
         """Begin, resume or replay a run."""
@@ -43,6 +44,8 @@ class LogKeeper:
         self._logs = logs
         self._where = where
         self._complaints: list[str] = []
+        self._best: Trial | None = None
+        self._has_failed = False
         self._told = 0
         self._extra_notes: list[str] = []
 
@@ -82,6 +85,7 @@ class LogKeeper:
             settings=asdict(hello.settings),
         )
         found: list[Start] = []
+        self._best = None
         self._guard(lambda logs: found.append(logs.start(run, retune=retune)))
         return found[0] if found else Fresh()
 
@@ -99,8 +103,14 @@ class LogKeeper:
             return False
         return True
 
+    def keep_best(self, best: Trial | None) -> None:
+        """Write which trial the job calls its best so far, if that has changed."""
+        if best is not None and best != self._best:
+            self._best = best
+            self._guard(lambda logs: logs.set_best(best))
+
     def close(self) -> None:
-        """Close the logs; a failure to do so is nobody's business any more."""
+        """Close the logs; what there is to say about it is in ``complaints`` and ``notes``."""
         self._guard(lambda logs: logs.close())
 
     def notes(self) -> list[str]:
@@ -111,8 +121,11 @@ class LogKeeper:
         return texts + [f"autotune: {text}" for text in fresh]
 
     def complaints(self) -> list[str]:
-        """Return failures that were not yet reported."""
+        """Return what was not yet reported: logs that fail, or that work again."""
         complaints, self._complaints = self._complaints, []
+        if self._logs is not None:
+            complaints += [f"autotune: {text}" for text in self._logs.troubles]
+            self._logs.troubles.clear()
         return complaints
 
     def _guard(self, action: Callable[[JobLogs], None]) -> None:
@@ -120,9 +133,9 @@ class LogKeeper:
             return
         try:
             action(self._logs)
-        except Exception as error:  # a full disk, a removed folder: never the end of the job
-            self._logs = None
-            self._complaints.append(
-                f"autotune: {self._where} can no longer be written ({error}); "
-                "tuning goes on without it"
-            )
+        except Exception as error:  # a fault of ours: never the end of the job
+            if not self._has_failed:
+                self._complaints.append(
+                    f"autotune: {self._where} is not written properly ({error}); tuning goes on"
+                )
+            self._has_failed = True

@@ -151,6 +151,5 @@ def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]
     """Return what a job that ended while tuning says at exit."""
     return (
         f"autotune: unfinished: the job ended after {done} of at most {most} trials; "
-        f"best so far: {params_text(best.params, names)} (score {best.score:.4g} {HIGHER}); "
-        "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here"
+        f"best so far: {params_text(best.params, names)} (score {best.score:.4g} {HIGHER})"
     )

@@ -95,7 +95,7 @@ class Search:
     def best(self) -> Trial:
         """The incumbent's trial; before the default was read again, the best carried over."""
         if self._carried is not None:
-            return max(self.trials, key=lambda t: (t.state is TrialState.COMPLETE, t.score))
+            return self._carried.best or self.trials[0]
         params = self.incumbent.params
         return next((trial for trial in self.trials if trial.params == params), self.trials[0])
 

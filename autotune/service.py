@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError, ProtocolError
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from autotune.events import Event, Plan
     from autotune.guard import ReplayCheck
     from autotune.logkeeper import LogKeeper
+    from autotune.trial import Trial
     from autotune.tuner import Tuner
 
 PARENT_POLL_S = 1.0
@@ -132,6 +133,7 @@ class Service:
         self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
         self._unanswered: int | None = None
         self._tuner: Tuner | ReplayCheck
+        self._best: Callable[[], Trial | None] = lambda: None
         self._logs: LogKeeper
         self._hello: Hello
 
@@ -188,7 +190,7 @@ class Service:
         if hello.check is not None:
             self._take_check(hello, hello.check, seed)
             return
-        self._tuner = Tuner(
+        self._tuner = tuner = Tuner(
             settings=hello.settings,
             seed=seed,
             size=hello.size,
@@ -197,6 +199,7 @@ class Service:
             hosts=hello.cross_size,
             crowded=hello.local_size >= (os.cpu_count() or 1),
         )
+        self._best = lambda: tuner.best
         self._logs = LogKeeper.open(hello)
 
     def _take_check(self, hello: Hello, tuned: Mapping[str, Any], seed: int) -> None:
@@ -211,21 +214,27 @@ class Service:
     def _end(self) -> None:
         """Serve the logs first: a parent that was killed no longer reads."""
         to_say = [event for event in self._tuner.finish() if not self._logs.take(event)]
-        self._logs.close()
+        self._send_last([*to_say, *self._close_logs()])
+
+    def _send_last(self, messages: Sequence[Event]) -> None:
+        """Send what may find nobody who reads it."""
         try:
-            for event in to_say:
-                self._outbox.send(event)  # type: ignore[arg-type]
+            for message in messages:
+                self._outbox.send(message)  # type: ignore[arg-type]
         except EndOfInput:
             pass
+
+    def _close_logs(self) -> list[Line]:
+        """Close the logs; return what there is to say about them."""
+        self._logs.close()
+        lines = [Line(text=text, level="warning") for text in self._logs.complaints()]
+        return lines + [Line(text=text) for text in self._logs.notes()]
 
     def _fail(self, error: Exception) -> None:
         traceback.print_exc()
         text = f"autotune: the tuner failed ({error!r}); training goes on under the best setting"
-        try:
-            self._outbox.send(Line(text=text, level="error"))
-        except EndOfInput:
-            pass
-        self._logs.close()
+        self._send_last([Line(text=text, level="error")])
+        self._send_last(self._close_logs())
 
     # ---- the loop -----------------------------------------------------------------------------
 
@@ -266,6 +275,7 @@ class Service:
                 self._begin(event.signature, retune=event.retune)
             elif not self._logs.take(event):
                 self._outbox.send(event)  # type: ignore[arg-type]
+        self._logs.keep_best(self._best())
         for text in self._logs.complaints():
             self._outbox.send(Line(text=text, level="warning"))
         work = self._tuner.work()

@@ -173,7 +173,7 @@ class Tuner:
         """Say where the run stands when the job ends."""
         if self.phase is Phase.DONE:
             return []
-        best = self._best
+        best = self.best
         if best is None:
             needed, seen = steps_to_first_sample(self._settings), self._identifier.steps_seen
             self._say(messages.no_sample_text(needed=needed, seen=seen), level="warning")
@@ -187,6 +187,11 @@ class Tuner:
     def trials(self) -> list[Trial]:
         """Finished trials, by trial_id."""
         return self._run.search.trials if self._run is not None else []
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial so far by all that is known; None: there is no trial."""
+        return self._run.best if self._run is not None else None
 
     @property
     def steps_to_done(self) -> int:
@@ -358,10 +363,6 @@ class Tuner:
         self._events.append(Identified(signature=signature, retune=True))
 
     # ---- small tools ----------------------------------------------------------------------------
-
-    @property
-    def _best(self) -> Trial | None:
-        return self._run.best if self._run is not None else None
 
     def _change_to(self, params: CommParams) -> None:
         change = self._in_force.change(params, known=params)

@@ -2,12 +2,14 @@
 
 A *store* receives what the tuner finds, in the order in which it happens:
 
-1. ``begin_run`` once; then ``add_sample``, ``add_trial`` and ``add_certificate`` in any order; then
-   ``finish_run`` at most once; then ``close``.
+1. ``begin_run`` once; then ``add_sample``, ``add_trial``, ``set_best`` and ``add_certificate`` in
+   any order; then ``finish_run`` at most once; then ``close``.
 2. When ``add_trial`` or ``add_sample`` returns, the entry survives ``kill -9`` of this process.
 3. A setting has at most one trial in a run.
 4. ``finish_run(RunState.DONE, best)`` makes the result final; without it the run is unfinished and
    a later job with the same fingerprint resumes it.
+5. An entry that cannot be written is a ``LogError`` and changes nothing: it can be tried again. A
+   ``RefusedEntryError`` never can.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class TrialStore(Protocol):
 
     def add_trial(self, trial: Trial) -> None: ...
 
+    def set_best(self, best: Trial) -> None: ...
+
     def add_certificate(self, certificate: Certificate) -> None: ...
 
     def finish_run(self, state: RunState, best: Trial | None) -> None: ...
@@ -62,11 +66,15 @@ class Fresh:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """An unfinished run of the same fingerprint goes on: its finished trials and all samples."""
+    """An unfinished run of the same fingerprint goes on: its finished trials and all samples.
+
+    ``best``: of these trials the one that the earlier job held for the best.
+    """
 
     trials: tuple[Trial, ...]
     samples: tuple[Sample, ...]
     seed: int
+    best: Trial | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from autotune.errors import LogError
+from autotune.errors import LogError, RefusedEntryError
 from autotune.exact import exact, exact_mib
 from autotune.space import BY_NAME, PARAMETERS
 from autotune.storage.contract import RunInfo
@@ -56,7 +56,6 @@ class CsvLog:
         self.path = path
         self._fd = -1
         self._rows: dict[str, str] = {}
-        self._unwritten = b""
 
     def begin_run(self, run: RunInfo) -> None:
         """Begin an empty log.
@@ -89,6 +88,9 @@ class CsvLog:
     def add_sample(self, sample: Sample) -> None:
         """Samples are in SQLite only."""
 
+    def set_best(self, best: Trial) -> None:
+        """The best so far is in SQLite only."""
+
     def add_certificate(self, certificate: Certificate) -> None:
         """The certificate is in SQLite only."""
 
@@ -96,14 +98,16 @@ class CsvLog:
         """Append the trial's row.
 
         Raises:
-            LogError: The setting has a row already, or the row cannot be written; it is then
-                written together with the next one.
+            RefusedEntryError: The setting has a row already.
+            LogError: The row cannot be written; the file is as it was.
         """
-        key = params_text(trial.params)
+        key, row = params_text(trial.params), row_text(trial)
         if key in self._rows:
-            raise LogError(f"{self.path}: trial {trial.trial_id} repeats the setting {key}")
-        self._rows[key] = row_text(trial)
-        self._append(self._rows[key])
+            raise RefusedEntryError(
+                f"{self.path}: trial {trial.trial_id} repeats the setting {key}"
+            )
+        self._append(row)
+        self._rows[key] = row
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
         """Append the best line if the run is done: the trial's own row, once more."""
@@ -134,13 +138,11 @@ class CsvLog:
 
     def _append(self, line: str) -> None:
         if self._fd < 0:
-            raise LogError(f"{self.path}: not open: begin_run comes first")
-        self._unwritten += f"{line}\n".encode()
+            raise RefusedEntryError(f"{self.path}: not open: begin_run comes first")
         try:
-            _write(self._fd, self._unwritten)
+            _write(self._fd, f"{line}\n".encode())
         except OSError as error:
             raise LogError(f"{self.path}: cannot be written ({error.strerror})") from None
-        self._unwritten = b""
 
 
 def replace_file(path: str, content: bytes) -> None:

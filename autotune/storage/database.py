@@ -12,7 +12,7 @@ from autotune.errors import LogBusyError, LogError
 from autotune.storage.contract import RunInfo
 from autotune.storage.locking import FileLock
 from autotune.storage.sqlite_log import SqliteLog
-from autotune.storage.sqlite_reader import RunContent, find_runs, open_read_only
+from autotune.storage.sqlite_reader import find_runs, open_read_only
 from autotune.storage.sqlite_schema import fingerprint_hash
 
 
@@ -35,18 +35,19 @@ class Database:
         self._csv_path = csv_path
         self._host, self._pid = host, pid
         self._lock: FileLock | None = None
+        self._new_path: str | None = None
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         self.csv_key = os.path.relpath(csv_path, folder) if csv_path else None
         """The CSV's name in the database: relative, so both can move together."""
         if not os.path.isdir(path):
             self._open(path)
 
-    def open_for(self, run: RunInfo) -> tuple[SqliteLog, RunContent | None]:
-        """Return the open log, and the earlier run of the same job on the same CSV, if any."""
+    def open_for(self, run: RunInfo) -> SqliteLog:
+        """Return the open log."""
         if self.log is None:
             self._open_in_folder(run)
         assert self.log is not None
-        return self.log, self.log.find(run.fingerprint, self.csv_key)
+        return self.log
 
     def close(self) -> None:
         """Close the file and release its lock; a second call does nothing."""
@@ -70,13 +71,17 @@ class Database:
         for path in self._files_of(run):
             with contextlib.suppress(LogBusyError):
                 return self._open(path)
+        self._new_path = self._new_path or self._free_path()
+        return self._open(self._new_path)
+
+    def _free_path(self) -> str:
         stem = os.path.splitext(os.path.basename(self._csv_path or "run"))[0]
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         name = re.sub(r"[^\w.-]", "_", f"{stem}-{stamp}-{self._host}-{self._pid}")
         number = 1
         while os.path.exists(path := os.path.join(self.path, f"{name}-{number}.db")):
             number += 1
-        return self._open(path)
+        return path
 
     def _files_of(self, run: RunInfo) -> list[str]:
         hash_ = fingerprint_hash(run.fingerprint)

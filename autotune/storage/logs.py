@@ -4,20 +4,27 @@ Order and crashes. Every event is written to SQLite first, then to the CSV, so w
 shows is in SQLite, and a job that was killed between the two is repaired at the next start from
 SQLite. A file that is to be replaced keeps its name until the new one takes it, so at no moment is
 there less than before. A CSV that a user has removed (or emptied) is an order to start over.
+
+Each file fails for itself, and what it lacks follows when it can be written again (``Backlog``): no
+call raises because of a full disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 
-from autotune.errors import LogError
-from autotune.storage.contract import Fresh, Replay, Resume, RunInfo, Start
+from autotune.errors import LogError, RefusedEntryError
+from autotune.storage.backlog import Backlog
+from autotune.storage.contract import Fresh, Replay, Resume, RunInfo, Start, TrialStore
 from autotune.storage.csv_log import NEW, CsvLog, row_text, set_aside
 from autotune.storage.database import Database
 from autotune.storage.foreign import CsvContent, parse_csv
 from autotune.storage.locking import FileLock
 from autotune.storage.paths import default_db_path, resolve, resolve_folder
+from autotune.storage.reader import best_of
+from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import RunContent
 from autotune.trial import Certificate, RunState, Sample, Trial
 
@@ -54,16 +61,22 @@ class Logs:
 
     Attributes:
         csv_path, db_path: The files (``db_path`` may be a folder), or None.
-        notes: Sentences for people about what ``start`` did with the files.
+        notes: Sentences for people about what became of the files.
+        troubles: Sentences for people about files that fail, or work again.
     """
 
     def __init__(self, csv_path: str | None, db_path: str | None, *, host: str, pid: int) -> None:
         self.csv_path = csv_path
         self.db_path = db_path
         self.notes: list[str] = []
+        self.troubles: list[str] = []
+        self._to_csv = Backlog(csv_path or "", self.troubles.append)
+        self._to_database = Backlog(db_path or "", self.troubles.append)
         self._csv: CsvLog | None = None
-        self._retune = False
-        self._running = False
+        self._is_retune = False
+        self._is_beside = False  # the CSV of a retune, until it replaces the one with a result
+        self._is_running = False
+        self._is_unfinished = False
         self._lock = FileLock(csv_path, host=host, pid=pid) if csv_path else None
         self._database: Database | None = None
         try:
@@ -88,25 +101,16 @@ class Logs:
         Returns:
             ``Replay``: a finished run of this job; no run is open, and nothing more can be added.
             ``Resume``: an unfinished run of this job goes on. ``Fresh``: a new run.
-
-        Raises:
-            LogError: A file cannot be read or written.
         """
         if self._database is None:
             return Fresh()
-        sqlite, found = self._database.open_for(run)
-        content = self._read_csv()
-        self._retune = retune and content is not None
-        if retune or (self.csv_path is not None and content is None):
-            found = None
-        moved_to = None if self._retune else self._set_aside_other(content, found)
-        if found is None:
-            key = self._database.csv_key
-            sqlite.begin_run(run, csv_path=self.csv_path, csv_key=key, retune=retune)
-        elif found.best is None:
-            sqlite.resume_run(found.run.run_id, run)
-        self._restore_csv(found)
-        self._running = found is None or found.best is None
+        is_gone = self._csv_is_gone()
+        found = None if retune or is_gone else self._find(run)
+        self._is_retune = retune
+        self._is_beside = retune and self.csv_path is not None and not is_gone
+        self._is_running = found is None or found.best is None
+        moved_to = self._begin_csv(run, found)
+        self._to_database.write(lambda: self._begin_in_database(run, found, retune=retune))
         return self._announce(found, moved_to)
 
     def begin_run(self, run: RunInfo) -> None:
@@ -114,48 +118,49 @@ class Logs:
         self.start(run)
 
     def add_sample(self, sample: Sample) -> None:
-        """Record a reading; it survives ``kill -9`` when this returns."""
-        if self._database is not None and self._database.log is not None:
-            self._database.log.add_sample(sample)
+        """Record a reading; it survives ``kill -9`` when this returns, unless the disk is full."""
+        self._record(lambda store: store.add_sample(sample))
 
     def add_trial(self, trial: Trial) -> None:
-        """Record a finished trial; it survives ``kill -9`` when this returns."""
-        if self._database is not None and self._database.log is not None:
-            self._database.log.add_trial(trial)
-        if self._csv is not None:
-            self._csv.add_trial(trial)
+        """Record a trial; it survives ``kill -9`` when this returns, unless the disk is full."""
+        self._record(lambda store: store.add_trial(trial))
+
+    def set_best(self, best: Trial) -> None:
+        """Record which trial is the best so far, as long as the run is open."""
+        if self._is_running:
+            self._record(lambda store: store.set_best(best))
 
     def add_certificate(self, certificate: Certificate) -> None:
         """Record the comparison of default and incumbent."""
-        if self._database is not None and self._database.log is not None:
-            self._database.log.add_certificate(certificate)
+        self._record(lambda store: store.add_certificate(certificate))
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
         """End the run; if it is done, the CSV's last line is ``best`` from now on.
 
         Without a run (before ``start``, after ``Replay``) there is nothing to end.
         """
-        if not self._running:
+        if not self._is_running:
             return
-        self._running = False
-        if self._database is not None and self._database.log is not None:
-            self._database.log.finish_run(state, best)
-        if self._csv is None:
-            return
-        self._csv.finish_run(state, best)
-        if self._retune:
-            self._end_retune(done=state is RunState.DONE and best is not None)
+        self._is_running = False
+        self._is_unfinished = state is RunState.UNFINISHED and best is not None
+        self._record(lambda store: store.finish_run(state, best))
+        csv, done = self._csv, state is RunState.DONE and best is not None
+        if csv is not None and self._is_beside:
+            self._is_beside = False
+            self._to_csv.write(lambda: self._end_retune(csv, done=done))
 
     def close(self) -> None:
         """Close the files and release the locks; a second call does nothing."""
-        if self._csv is not None:
-            self._csv.close()
-            if self._retune:
-                self._end_retune(done=False)
-        if self._database is not None:
-            self._database.close()
-        if self._lock is not None:
-            self._lock.close()
+        with contextlib.ExitStack() as stack:
+            if self._lock is not None:
+                stack.callback(self._lock.close)
+            if self._database is not None:
+                stack.callback(self._database.close)
+            if self._csv is not None:
+                stack.callback(self._close_csv, self._csv)
+            self._to_database.close()
+            self._to_csv.close()
+            self._say_what_follows()
 
     def _remove_leftovers(self) -> None:
         """Remove what a killed job had not finished writing beside the CSV."""
@@ -181,26 +186,89 @@ class Logs:
         except LogError as error:
             raise LogError(f"{error}; it is not overwritten: change {LOG}") from None
 
-    def _set_aside_other(self, content: CsvContent | None, found: RunContent | None) -> str | None:
+    def _csv_is_gone(self) -> bool:
+        """Return whether there is to be a CSV and none, or an empty one, is there."""
+        with contextlib.suppress(LogError):  # unreadable is not gone
+            return self.csv_path is not None and self._read_csv() is None
+        return False
+
+    def _find(self, run: RunInfo) -> RunContent | None:
+        """Return the earlier run of the same job on the same CSV, if any."""
+        assert self._database is not None
+        try:
+            return self._database.open_for(run).find(run.fingerprint, self._database.csv_key)
+        except LogError as error:
+            self.troubles.append(f"{error}; a new run begins")
+            return None
+
+    def _begin_in_database(self, run: RunInfo, found: RunContent | None, *, retune: bool) -> None:
+        assert self._database is not None
+        sqlite = self._database.open_for(run)
+        if found is None:
+            key = self._database.csv_key
+            sqlite.begin_run(run, csv_path=self.csv_path, csv_key=key, retune=retune)
+        elif found.best is None:
+            sqlite.resume_run(found.run.run_id, run)
+
+    def _begin_csv(self, run: RunInfo, found: RunContent | None) -> str | None:
+        """Make the CSV hold what was found; return where that of another run went, if any."""
+        if self.csv_path is None:
+            return None
+        is_beside, before, moved_to = self._is_beside, self._csv, []
+        self._csv = csv = CsvLog(self.csv_path + _RETUNE if is_beside else self.csv_path)
+
+        def begin() -> None:
+            if before is not None:
+                before.close()
+            if not is_beside:
+                moved_to.append(self._set_aside_other(run, found))
+            csv.restore(found.trials if found else (), found.best if found else None)
+
+        self._to_csv.write(begin)
+        return moved_to[0] if moved_to else None
+
+    def _set_aside_other(self, run: RunInfo, found: RunContent | None) -> str | None:
         """Move the CSV aside unless it is the one of ``found``, or holds no row."""
+        content = self._read_csv()
         if self.csv_path is None or content is None or (content.own and not content.lines):
             return None
         known = {row_text(trial) for trial in found.trials} if found else set()
         if content.own and known.issuperset(content.lines):
             return None
-        moved_to = set_aside(self.csv_path)
-        if self._database is not None and self._database.log is not None:
-            self._database.log.moved_csv(self.csv_path, moved_to)
-        self.notes.append(f"{self.csv_path}: the log of another job, moved to {moved_to}")
-        return moved_to
+        try:
+            old, new = self.csv_path, set_aside(self.csv_path)
+        except OSError as error:
+            raise LogError(f"{self.csv_path}: cannot be moved aside ({error.strerror})") from None
+        database = self._database
+        assert database is not None
+        self._to_database.write(lambda: database.open_for(run).moved_csv(old, new))
+        is_longer = content.own and not known.isdisjoint(content.lines)
+        what = "holds trials that its database lacks" if is_longer else "the log of another job"
+        self.notes.append(f"{old}: {what}, moved to {new}")
+        return new
 
-    def _restore_csv(self, found: RunContent | None) -> None:
-        if self.csv_path is None:
+    def _record(self, entry: Callable[[TrialStore], None]) -> None:
+        """Write an entry to both files."""
+        if self._database is None:
             return
-        if self._csv is not None:
-            self._csv.close()
-        self._csv = CsvLog(self.csv_path + _RETUNE if self._retune else self.csv_path)
-        self._csv.restore(found.trials if found else (), found.best if found else None)
+        refused: list[RefusedEntryError] = []
+        ways: list[tuple[Backlog, Callable[[], None]]] = [
+            (self._to_database, lambda: entry(self._sqlite()))
+        ]
+        if (csv := self._csv) is not None:
+            ways.append((self._to_csv, lambda: entry(csv)))
+        for backlog, write in ways:
+            try:
+                backlog.write(write)
+            except RefusedEntryError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+
+    def _sqlite(self) -> SqliteLog:
+        if self._database is None or self._database.log is None:
+            raise RefusedEntryError(f"{self.db_path}: no run is open: begin_run comes first")
+        return self._database.log
 
     def _announce(self, found: RunContent | None, moved_to: str | None) -> Start:
         path = self.csv_path or self.db_path
@@ -214,16 +282,33 @@ class Logs:
         self.notes.append(
             f"{path}: unfinished run of this job, resumed at trial {len(found.trials)}"
         )
-        return Resume(trials=found.trials, samples=found.samples, seed=found.run.seed)
+        return Resume(
+            trials=found.trials, samples=found.samples, seed=found.run.seed, best=best_of(found)
+        )
 
-    def _end_retune(self, *, done: bool) -> None:
-        assert self._csv is not None and self.csv_path is not None
-        self._csv.close()
-        self._retune = False
+    def _say_what_follows(self) -> None:
+        """Say that the run can go on, if it can: a retune that was cut off begins anew."""
+        if not self._is_unfinished or self._is_retune:
+            return
+        self._is_unfinished = False
+        if not (self._to_csv.missing or self._to_database.missing):
+            name, path = (LOG, self.csv_path) if self.csv_path else (DB, self.db_path)
+            self.notes.append(f"the same job with the same {name} goes on from here ({path})")
+
+    def _close_csv(self, csv: CsvLog) -> None:
+        csv.close()
+        if self._is_beside:
+            self._is_beside = False
+            self._end_retune(csv, done=False)
+
+    def _end_retune(self, csv: CsvLog, *, done: bool) -> None:
+        csv.close()
         if done:
-            os.replace(self._csv.path, self.csv_path)
+            assert self.csv_path is not None
+            os.replace(csv.path, self.csv_path)
         else:
-            os.unlink(self._csv.path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(csv.path)
 
 
 def _resolve_database(csv: str | None, db_path: str | None) -> str | None:

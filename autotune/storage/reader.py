@@ -26,7 +26,7 @@ from autotune.storage.sqlite_reader import (
     read_run,
 )
 from autotune.storage.sqlite_schema import StoredRun
-from autotune.trial import Certificate, RunState, Trial, TrialState
+from autotune.trial import Certificate, RunState, Sample, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +90,36 @@ LUCK = 0.05
 """The highest of a handful of equal settings' readings is easily so much above the others."""
 
 
-def best_so_far(trials: Iterable[Trial], *, default_first: bool = True) -> Trial | None:
+def best_so_far(
+    trials: Iterable[Trial], samples: Iterable[Sample] = (), *, default_first: bool = True
+) -> Trial | None:
     """Return the complete trial with the highest score, the earlier one of equals.
+
+    For logs in which the job itself has not said what it holds for the best.
 
     Args:
         trials: Of one run, by trial_id.
+        samples: What is known of their readings: the mean of a trial's is its score.
         default_first: Trial 0 is the default, which is only beaten by a lead that is not luck:
             ``LUCK`` above it. Logs of Horovod never hold the default.
     """
+    readings: dict[int, list[float]] = {}
+    for sample in samples:
+        readings.setdefault(sample.trial_id, []).append(sample.score)
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    best = max(complete, key=lambda trial: trial.score, default=None)
+    scores: dict[int, float] = {}
+    for trial in complete:
+        known = readings.get(trial.trial_id, [trial.score])
+        scores[trial.trial_id] = sum(known) / len(known)
+    best = max(complete, key=lambda trial: scores[trial.trial_id], default=None)
     if best is None or not default_first or complete[0].trial_id != 0:
         return best
-    return best if best.score > (1 + LUCK) * complete[0].score else complete[0]
+    return best if scores[best.trial_id] > (1 + LUCK) * scores[0] else complete[0]
+
+
+def best_of(stored: RunContent) -> Trial | None:
+    """Return what the run ended with, or what its job called its best so far, or that by score."""
+    return stored.best_so_far or best_so_far(stored.trials, stored.samples)
 
 
 def _read_csv(path: str) -> LogView:
@@ -114,15 +131,17 @@ def _read_csv(path: str) -> LogView:
     if stored is not None:
         known = {row_text(trial): trial for trial in stored.trials}
         trials = tuple(known[row_text(trial)] for trial in trials)
-        best = best and known[row_text(best)]
-    elif content.own:
-        trials = tuple(_without_database(trial) for trial in trials)
+        best = known[row_text(best)] if best else best_of(replace(stored, trials=trials))
+    else:
+        if content.own:
+            trials = tuple(_without_database(trial) for trial in trials)
+        best = best or best_so_far(trials, default_first=content.own)
     return LogView(
         path=path,
         kind="csv" if content.own else "horovod",
         trials=trials,
-        best=best or best_so_far(trials, default_first=content.own),
-        finished=best is not None,
+        best=best,
+        finished=content.best is not None,
         run=stored.run if stored else None,
         certificate=stored.certificate if stored else None,
         warnings=tuple(warnings),
@@ -169,7 +188,7 @@ def _read_sqlite(path: str) -> LogView:
         path=path,
         kind="sqlite",
         trials=stored.trials,
-        best=stored.best if finished else best_so_far(stored.trials),
+        best=best_of(stored),
         finished=finished,
         run=stored.run,
         certificate=stored.certificate,

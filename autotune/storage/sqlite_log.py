@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from autotune.errors import LogError
+from autotune.errors import LogError, RefusedEntryError
 from autotune.space import PARAMETERS
 from autotune.storage import sqlite_schema as schema
 from autotune.storage.contract import RunInfo
@@ -23,7 +23,8 @@ from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is
 from autotune.storage.sqlite_views import create_views, have_views
 from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
 
-_BUSY_TIMEOUT_S = 10.0
+_BUSY_TIMEOUT_S = 2.0
+"""Longest wait for another process's lock; the entry is tried again later."""
 _SYNCHRONOUS = "FULL"
 
 
@@ -116,9 +117,10 @@ class SqliteLog:
         self._run_id = run_id
 
     def moved_csv(self, old: str, new: str) -> None:
-        """Note that a CSV has been moved aside."""
+        """Note that the CSV of earlier runs has been moved aside."""
+        query = "UPDATE runs SET csv_path = ? WHERE csv_path = ? AND run_id IS NOT ?"
         with self._errors():
-            self._db.execute("UPDATE runs SET csv_path = ? WHERE csv_path = ?", (new, old))
+            self._db.execute(query, (new, old, self._run_id))
 
     def add_sample(self, sample: Sample) -> None:
         """Record a reading."""
@@ -128,21 +130,26 @@ class SqliteLog:
         """Record a finished trial.
 
         Raises:
-            LogError: The run has a trial of this number or setting.
+            RefusedEntryError: The run has a trial of this number or setting.
         """
         self._insert("trials", schema.trial_to_row(trial))
+
+    def set_best(self, best: Trial) -> None:
+        """Record which trial is the best so far."""
+        with self._errors(), self._db.atomic():
+            self._db.table("runs").update(self._running(), {"best_trial_id": best.trial_id})
 
     def add_certificate(self, certificate: Certificate) -> None:
         """Record the comparison of default and incumbent."""
         self._insert("certificates", schema.certificate_to_row(certificate))
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
-        """Record the end of the run, and its best trial if it is done."""
+        """Record the end of the run, and its best trial, so far if it is not done."""
         run_id = self._running()
         changes: dict[str, Any] = {"state": str(state), "finished_at": _now()}
         with self._errors(), self._db.atomic():
-            if state is RunState.DONE and best is not None:
-                changes["best_trial_id"] = self._recorded(run_id, best)
+            best_trial_id = self._recorded(run_id, best) if best is not None else None
+            changes["best_trial_id"] = best_trial_id
             self._db.table("runs").update(run_id, changes)
         self._run_id = None
 
@@ -154,7 +161,7 @@ class SqliteLog:
 
     def _running(self) -> int:
         if self._run_id is None:
-            raise LogError(f"{self.path}: no run is open: begin_run comes first")
+            raise RefusedEntryError(f"{self.path}: no run is open: begin_run comes first")
         return self._run_id
 
     def _insert(self, table: str, row: dict[str, Any]) -> None:
@@ -202,7 +209,9 @@ class SqliteLog:
         try:
             yield
         except sqlite3.IntegrityError as error:
-            raise LogError(f"{self.path}: the run has this entry already ({error})") from None
+            raise RefusedEntryError(
+                f"{self.path}: the run has this entry already ({error})"
+            ) from None
         except (sqlite3.Error, OSError) as error:
             raise LogError(f"{self.path}: cannot be used as the database ({error})") from None
 

@@ -20,7 +20,7 @@ from autotune.storage.sqlite_schema import (
     sample_from_row,
     trial_from_row,
 )
-from autotune.trial import Certificate, Sample, Trial
+from autotune.trial import Certificate, RunState, Sample, Trial
 
 _BUSY_TIMEOUT_S = 2.0
 
@@ -37,6 +37,11 @@ class RunContent:
     @property
     def best(self) -> Trial | None:
         """The trial that the run ended with, if it is done."""
+        return self.best_so_far if self.run.state is RunState.DONE else None
+
+    @property
+    def best_so_far(self) -> Trial | None:
+        """The trial that the job itself called its best, if it came to that."""
         for trial in self.trials:
             if trial.trial_id == self.run.best_trial_id:
                 return trial

@@ -57,7 +57,7 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "id": ("", "number of the row"),
     "run_id": ("", "number of the run in this file"),
     "trial_id": ("", "number of the trial in its run; 0 is the default setting"),
-    "best_trial_id": ("", "trial that stays in force"),
+    "best_trial_id": ("", "trial that stays in force; of an unfinished run, the best so far"),
     "trial_count": ("", "trials so far"),
     "state": ("", "runs: running, unfinished, done; trials: complete, abandoned, rejected"),
     "started_at": ("ISO 8601, UTC", "begin"),

@@ -5,8 +5,9 @@ import pytest
 from autotune.events import RunFinished
 from autotune.logkeeper import LogKeeper, fingerprint
 from autotune.protocol import Hello, Line
-from autotune.storage import read_log
+from autotune.storage import csv_log, read_log
 from autotune.storage.contract import Fresh
+from autotune.storage.sqlite_log import SqliteLog
 from autotune.trial import CommParams, RunState, Trial
 
 HELLO = Hello(size=4, local_size=2, cross_size=2, host="h", pid=1, fixed={"cycle_time_ms": 2.0})
@@ -14,10 +15,11 @@ TRIAL = Trial(trial_id=0, params=CommParams(), score=1.0)
 
 
 class BrokenLogs:
-    """Every write fails, as on a full disk."""
+    """Every call raises, which only a fault of ours can do."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.troubles: list[str] = []
         self.calls = 0
 
     def __getattr__(self, name: str):
@@ -28,15 +30,16 @@ class BrokenLogs:
         return fail
 
 
-def test_a_log_that_breaks_is_reported_once_and_done_without():
+def test_logs_that_break_are_reported_once_and_never_end_the_job():
     logs = BrokenLogs()
     keeper = LogKeeper(logs, where="log.csv")
     for _ in range(3):
         assert keeper.take(TRIAL)
     (complaint,) = keeper.complaints()
     assert "log.csv" in complaint and "No space left" in complaint
-    assert keeper.complaints() == [] and logs.calls == 1
+    assert keeper.complaints() == [] and logs.calls == 3
     keeper.close()
+    assert logs.calls == 4 and keeper.complaints() == []
 
 
 def test_a_log_that_cannot_be_started_gives_a_fresh_run():
@@ -83,6 +86,70 @@ def test_a_job_that_is_tuned_again_replaces_its_result_once_that_is_final(tmp_pa
     assert keeper.complaints() == []
     keeper.close()
     assert read_log(str(csv)).answer() == other
+
+
+def test_a_log_that_fails_and_works_again_is_said_once_each(tmp_path, monkeypatch):
+    csv = tmp_path / "log.csv"
+    hello = Hello(csv_path=str(csv), size=2, local_size=2, cross_size=1, host="h", pid=1)
+    keeper = LogKeeper.open(hello)
+    keeper.start(hello, [("allreduce", 8)], seed=1)
+    trials = [
+        Trial(trial_id=number, params=CommParams(cycle_time_ms=1.0 + number), score=1.0)
+        for number in range(4)
+    ]
+    with monkeypatch.context() as full:
+        full.setattr(csv_log, "_write", no_space)
+        for trial in trials[:3]:
+            keeper.take(trial)
+    (complaint,) = keeper.complaints()
+    assert complaint.startswith(f"autotune: {csv}: cannot be written (No space left on device)")
+    keeper.take(trials[3])
+    assert keeper.complaints() == [f"autotune: {csv} can be written again: nothing is missing"]
+    assert read_log(str(csv)).trials == tuple(trials)
+    keeper.take(RunFinished(state=RunState.UNFINISHED, best=trials[1]))
+    keeper.close()
+    assert keeper.complaints() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", "log.db"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "name"),
+    [
+        ({"csv_path": "log.csv"}, "HOROVOD_AUTOTUNE_LOG"),
+        ({"db_path": "log.db"}, "HOROVOD_AUTOTUNE_DB"),
+        ({}, None),
+    ],
+)
+def test_a_job_goes_on_from_here_only_where_its_log_is_whole(tmp_path, monkeypatch, paths, name):
+    paths = {key: str(tmp_path / value) for key, value in paths.items()}
+    hello = Hello(**paths, size=2, local_size=2, cross_size=1, host="h", pid=1)
+
+    def last_notes(*, retune: bool = False, best: Trial | None = TRIAL) -> str:
+        keeper = LogKeeper.open(hello)
+        keeper.notes()
+        keeper.start(hello, [("allreduce", 8)], seed=1, retune=retune)
+        if best is not None and not (tmp_path / "log.csv").exists():
+            keeper.take(best)
+        keeper.notes()
+        keeper.take(RunFinished(state=RunState.UNFINISHED, best=best))
+        keeper.close()
+        return " ".join(keeper.notes())
+
+    if name is None:
+        assert last_notes() == ""
+        return
+    assert last_notes(best=None) == ""
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert f"the same job with the same {name} goes on from here" in last_notes()
+    assert last_notes(retune=True) == ""
+    with monkeypatch.context() as full:
+        full.setattr(SqliteLog, "finish_run", no_space)
+        assert last_notes() == ""
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_messages_are_not_for_the_logs():

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.events import RunFinished
+from autotune.messages import params_text
 from autotune.protocol import (
     Apply,
     Check,
@@ -171,6 +172,21 @@ def test_killed_while_tuning_it_resumes_and_repeats_nothing(runtime, tmp_path):
     assert read_log(str(csv)) is not None
 
 
+def test_the_best_so_far_is_the_same_for_the_job_and_for_its_logs(runtime, tmp_path):
+    csv = tmp_path / "log.csv"
+    service = runtime(csv_path=str(csv))
+    service.greet()
+    service.train(until=lambda: len(service.of(Progress)) >= 8)
+    assert service.end() == 0
+    (said,) = [line.text for line in service.of(Line) if "unfinished" in line.text]
+    for path in (csv, tmp_path / "log.db", tmp_path):
+        view = read_log(str(path))
+        names = ("fusion_threshold_bytes", "cycle_time_ms", "cache_capacity")
+        assert f"best so far: {params_text(view.answer().params, names)} (" in said
+        assert f"score {view.answer().score:.4g} " in said
+    assert "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here" in service.texts()
+
+
 def test_a_setting_with_wrong_results_is_given_up_and_logged_as_rejected(runtime, tmp_path):
     """Case T15, over the pipe."""
     csv = tmp_path / "log.csv"
@@ -199,6 +215,8 @@ def test_the_logs_are_served_before_a_parent_that_is_gone():
     service._logs = SimpleNamespace(
         take=lambda event: isinstance(event, RunFinished) and not served.append(event),
         close=lambda: served.append("closed"),
+        complaints=list,
+        notes=list,
     )
     service._end()
     assert served == [finished, "closed"]
@@ -218,7 +236,7 @@ def test_without_a_log_it_tunes_and_says_so(runtime):
     service.train(until=lambda: len(service.of(Progress)) >= 2)
     assert "without a log" in service.texts() and "HOROVOD_AUTOTUNE_LOG" in service.texts()
     assert service.end() == 0
-    assert "unfinished" in service.texts()
+    assert "unfinished" in service.texts() and "goes on from here" not in service.texts()
 
 
 def test_closed_input_is_the_end(runtime, tmp_path):

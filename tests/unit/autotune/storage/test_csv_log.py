@@ -70,7 +70,7 @@ def test_a_row_is_one_write(tmp_path: Path, make_run, make_trial, monkeypatch) -
     log.close()
 
 
-def test_a_row_that_the_disk_refuses_is_written_with_the_next(
+def test_a_row_that_the_disk_refuses_changes_nothing_and_can_be_written_again(
     tmp_path: Path, make_run, make_trial, monkeypatch
 ) -> None:
     path = tmp_path / "log.csv"
@@ -82,6 +82,7 @@ def test_a_row_that_the_disk_refuses_is_written_with_the_next(
         with pytest.raises(LogError, match="space"):
             log.add_trial(make_trial(0))
     assert path.read_text() == HEADER + "\n"
+    log.add_trial(make_trial(0))
     log.add_trial(make_trial(1))
     log.close()
     assert parse_csv(path.read_bytes(), "").trials == (make_trial(0), make_trial(1))

@@ -153,6 +153,7 @@ class TestStarting:
             trials=(make_trial(0, 10.0), make_trial(1, 11.0)),
             samples=(make_sample(0), make_sample(1)),
             seed=7,
+            best=make_trial(0, 10.0),
         )
         logs.add_trial(make_trial(2, 3.0))
         logs.close()

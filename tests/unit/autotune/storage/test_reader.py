@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import LogError, NoAnswerError
-from autotune.storage import open_logs, read_log, sqlite_reader
+from autotune.storage import Resume, open_logs, read_log, sqlite_reader
 from autotune.storage.csv_log import HEADER
 from autotune.storage.reader import best_so_far
 from autotune.trial import RunState, TrialState
@@ -53,6 +54,47 @@ def test_a_lead_over_the_default_that_may_be_luck_does_not_count(make_trial) -> 
     assert best_so_far(trials) == trials[0]
     assert best_so_far(trials, default_first=False) == trials[1]
     assert best_so_far([*trials, make_trial(3, 108.0)]).trial_id == 3
+
+
+def test_the_readings_of_a_trial_count_together(make_trial, make_sample) -> None:
+    trials = [make_trial(0, 100.0), make_trial(1, 140.0), make_trial(2, 110.0)]
+    scores = [(0, 100.0), (1, 140.0), (2, 110.0), (1, 70.0), (1, 60.0), (0, 102.0)]
+    samples = [replace(make_sample(trial_id), score=score) for trial_id, score in scores]
+    assert best_so_far(trials, samples) == trials[2]
+    assert best_so_far(trials, [*samples, replace(make_sample(2), score=90.0)]) == trials[0]
+    assert best_so_far(trials) == trials[1]
+
+
+@pytest.mark.parametrize("end", ["killed", "unfinished", "resumed"])
+@pytest.mark.parametrize("says", [True, False])
+def test_the_best_so_far_is_what_the_job_holds_for_it(
+    tmp_path: Path, make_run, make_trial, make_sample, end: str, says: bool
+) -> None:
+    """A job knows more than scores; of one that did not come to say it, all readings count."""
+    logs = open_logs(str(tmp_path / "log.csv"), None, host="node1", pid=1)
+    logs.start(make_run())
+    for number, score in enumerate((100.0, 140.0, 120.0)):
+        logs.add_sample(replace(make_sample(number), score=score))
+        logs.add_trial(make_trial(number, score))
+    logs.add_sample(replace(make_sample(1), score=50.0))
+    best = make_trial(0, 100.0) if says else make_trial(2, 120.0)
+    if says:
+        logs.set_best(make_trial(1, 140.0))
+        logs.set_best(best)
+    if end == "unfinished":
+        logs.finish_run(RunState.UNFINISHED, best)
+    if end != "killed":
+        logs.close()
+    if end == "resumed":
+        logs = open_logs(str(tmp_path / "log.csv"), None, host="node1", pid=1)
+        start = logs.start(make_run())
+        assert isinstance(start, Resume) and start.best == best
+    for name in ("log.csv", "log.db", "."):
+        view = read_log(str(tmp_path / name))
+        assert (view.answer(), view.finished) == (best, False)
+    logs.close()
+    (tmp_path / "log.db").unlink()
+    assert read_log(str(tmp_path / "log.csv")).answer() == make_trial(1, 140.0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"precious", b"SQLite format 3\0 and then nothing"])
