@@ -194,8 +194,7 @@ bool Engine::wait(int64_t number, std::chrono::nanoseconds timeout) {
   const std::shared_ptr<Handle> handle = find_handle(number);
   if (!wait_for(handle, Clock::now() + timeout, lock)) return false;
   if (!handle->error.empty()) throw EngineError(handle->error);
-  // What a GPU was given before the engine failed may never have been done.
-  if (handle->finished && failed_) throw EngineError(closed_reason_);
+  if (handle->finished) check_gpu_work(lock);
   return true;
 }
 
@@ -280,7 +279,8 @@ void Engine::release(int64_t number) {
 std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
   std::string error;
   EventPtr newest;  // comes after all the others
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (failed_) wait_for_end(lock);
   for (int64_t number = first; number < first + count; ++number) {
     const auto found = handles_.find(number);
     if (found == handles_.end()) continue;

@@ -168,6 +168,8 @@ class Engine {
 
   // engine_device.cc: the GPU
   void order_locked(const EventPtr& finished, DeviceStream stream);
+  void check_gpu_work(std::unique_lock<std::mutex>& lock);
+  void wait_for_end(std::unique_lock<std::mutex>& lock);
   void free_result(Handle& handle);
   void take_device_steps();
   void finish_device_timeline();

@@ -33,14 +33,28 @@ void Engine::use_device(int index, const std::function<DeviceBackend(int)>& make
 EventPtr Engine::input_ready(DeviceStream stream) { return device_.load()->record(stream); }
 
 void Engine::order(int64_t number, DeviceStream stream) {
-  std::lock_guard lock(mutex_);
-  order_locked(find_handle(number)->finished, stream);
+  std::unique_lock lock(mutex_);
+  const EventPtr finished = find_handle(number)->finished;
+  if (finished) check_gpu_work(lock);
+  order_locked(finished, stream);
 }
 
-// mutex_ held. Throws when the engine has failed: what it gave the GPU may never have been done.
+// `lock` is that of mutex_, held before and after. Throws when the engine has failed: what it gave
+// the GPU may never have been done.
+void Engine::check_gpu_work(std::unique_lock<std::mutex>& lock) {
+  if (!failed_) return;
+  wait_for_end(lock);
+  throw EngineError(closed_reason_);
+}
+
+// The same lock. Not before then does the GPU leave the tensors of an engine that has failed.
+void Engine::wait_for_end(std::unique_lock<std::mutex>& lock) {
+  done_changed_.wait(lock, [this] { return stopped_.load(); });
+}
+
+// mutex_ held.
 void Engine::order_locked(const EventPtr& finished, DeviceStream stream) {
   if (!finished) return;
-  if (failed_) throw EngineError(closed_reason_);
   uint64_t& newest = ordered_[stream];  // all are of the engine's stream: one after the other
   if (newest >= finished->number) return;
   device_steps_.wait(*device_.load(), stream, *finished);
@@ -48,12 +62,13 @@ void Engine::order_locked(const EventPtr& finished, DeviceStream stream) {
 }
 
 void Engine::take_result(int64_t number, void* to, DeviceStream stream) {
-  std::lock_guard lock(mutex_);
-  Handle& handle = *find_handle(number);
-  order_locked(handle.finished, stream);
-  device_.load()->copy(to, handle.device_result, handle.result_bytes, stream);
-  device_.load()->free(handle.device_result, stream);
-  handle.device_result = nullptr;
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Handle> handle = find_handle(number);
+  check_gpu_work(lock);
+  order_locked(handle->finished, stream);
+  device_.load()->copy(to, handle->device_result, handle->result_bytes, stream);
+  device_.load()->free(handle->device_result, stream);
+  handle->device_result = nullptr;
 }
 
 // mutex_ held.

@@ -280,7 +280,7 @@ TEST(device_communicator_that_fails_ends_the_engine_of_all_ranks) {
       rank.network.fail("NCCL: remote error");
     }
     while (!rank.engine.failed()) std::this_thread::sleep_for(1ms);
-    // From the first moment on, although the GPU is still leaving its work.
+    // From the first moment on, but not while the GPU may still write to tensors.
     CHECK_THROWS(EngineError, "NCCL: remote error",
                  rank.engine.take_result(gathered, rows.data(), rank.script.handle()));
     CHECK_THROWS(EngineError, "NCCL: remote error",
