@@ -117,8 +117,9 @@ def test_inside_a_capture(on_gpu: None, rank: int, size: int) -> None:
     with torch.cuda.stream(side):
         gradient.copy_(weight * 2)
     torch.cuda.current_stream().wait_stream(side)
+    hvd.allreduce_(full(1000, 1.0), name="before")  # whose end the engine looks for meanwhile
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph):
         gradient.copy_(weight * 2)
         with pytest.raises(ValueError, match="captur"):
             hvd.allreduce_async(gradient, name="captured")
