@@ -82,7 +82,8 @@ class Account:
         self.steps = 0
         self._epoch = 0
         self._records: list[StepRecord] = []
-        self._closed_us = 0.0
+        self._epoch_steps = 0
+        self._closed_us = self._closed_default_us = 0.0
 
     def rebase(self, default: Reading) -> None:
         """Charge against the default as just read."""
@@ -92,8 +93,9 @@ class Account:
         """Book a training step; under the default nothing is lost by definition."""
         self.steps += record.count
         if record.epoch != self._epoch:
-            self._closed_us, self._records = self.lost_us, []
-            self._epoch = record.epoch
+            self._closed_us, self._closed_default_us = self.lost_us, self._all_default_us
+            self._epoch, self._epoch_steps, self._records = record.epoch, 0, []
+        self._epoch_steps += record.count
         if self._default is not None and not is_default and record.duration_us > 0:
             self._records.append(record)
 
@@ -105,8 +107,13 @@ class Account:
     @property
     def lost_share(self) -> float:
         """Time lost so far over what all steps would have taken under the default."""
-        whole = self._default_us * self.steps
+        whole = self._all_default_us
         return self.lost_us / whole if whole > 0 else 0.0
+
+    @property
+    def _all_default_us(self) -> float:
+        """What all steps would have taken under the default, as it was read when they were made."""
+        return self._closed_default_us + self._default_us * self._epoch_steps
 
     @property
     def allowance_us(self) -> float:

@@ -1,27 +1,29 @@
 """Guarded replay: a short paired check of replayed settings in the production job itself.
 
 The job starts under the tuned setting. Fresh windows of the default and of the tuned setting are
-read in pairs, in random order, as for a certificate; where the tuned one is worse here, the default
-takes its place for the rest of the job. Nothing is searched and no log is written.
+read in pairs, in random order, as for a certificate; where the tuned one is worse here, or looks
+so after the last pair, the default takes its place for the rest of the job. Nothing is searched and
+no log is written.
 
 ``ReplayCheck`` is driven like a ``Tuner``: finished steps in, events out; it never has ``work``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from autotune import messages
-from autotune.certify import FEWEST_PAIRS, Comparison, PairedTest
+from autotune.certify import FEWEST_PAIRS, LARGEST, Comparison, PairedTest
 from autotune.events import Event, Identified, Plan
 from autotune.protocol import Apply, Check, Done, Line, Settings, StepRecord
 from autotune.scoring import SETTLE_STEPS, Window, is_usable
 from autotune.space import Value
 from autotune.storage.contract import Start
 from autotune.trial import CommParams, Trial
-from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first_sample
+from autotune.warmup import Identifier, Warmup, steps_per_sample, window_steps
 
 MOST_PAIRS = 13
 """Pairs after which the check ends with whatever it has."""
@@ -40,6 +42,29 @@ class ReplayTest(PairedTest):
         if result.low > 0 or result.high < 0:
             return result.low > 0
         return sum(self.log_ratios) >= 0 if self.pairs >= MOST_PAIRS else None
+
+    def verdict(self, kept: bool) -> str:
+        """Return the decision ``kept`` with its reason and the gain that it rests on."""
+        found = self.estimate()
+        mean, low, high = found.mean, found.low, found.high
+        if self._is_jumpy():
+            slow = f"{self._slow_incumbent} against {self._slow_default}"
+            what = f"have more slow steps here ({slow}): the default takes their place"
+        elif low > 0 or high < 0:
+            what = "are kept" if kept else "are worse here: the default takes their place"
+        else:  # the sign of the plain mean has decided
+            mean = sum(self.log_ratios) / self.pairs
+            low, high = min(low, mean), max(high, mean)
+            neither = "and neither is proven faster"
+            if kept:
+                what = f"are kept: not slower on average, {neither}"
+            else:
+                what = f"give way to the default: slower on average, {neither}"
+        gain, worst, best = (f"{math.expm1(min(x, LARGEST)):+.1%}" for x in (mean, low, high))
+        return (
+            f"the replayed settings {what} (gain {gain} over the default, between {worst} and "
+            f"{best}, in {self.pairs} pairs of windows)"
+        )
 
 
 class ReplayCheck:
@@ -73,12 +98,15 @@ class ReplayCheck:
         default = Trial(trial_id=0, params=CommParams().with_values(dict(fixed)), score=0.0)
         self._tuned = Trial(trial_id=1, params=CommParams.from_dict(tuned), score=0.0)
         self._names = [n for n, v in default.params.as_dict().items() if v != tuned[n]]
+        self._test = ReplayTest()
         self._comparison = Comparison(
-            default, self._tuned, rng=np.random.default_rng(seed), test=ReplayTest()
+            default, self._tuned, rng=np.random.default_rng(seed), test=self._test
         )
         self._identifier = Identifier()
         self._warmup = Warmup(settings)
         self._window: Window | None = None
+        self._windows, self._is_length_told = 0, False
+        self._step_us: float | None = None
         self._in_force, self._epoch = self._tuned.params, 0
         self._events: list[Event] = []
         self._is_done = False
@@ -88,9 +116,11 @@ class ReplayCheck:
         if not self._names:
             self._done(self._tuned, "replay check: nothing to compare: the default is replayed")
         else:
-            steps = self.steps_to_done
             what = messages.params_text(self._tuned.params, self._names)
-            self._say(f"replay check: compares {what} with the default in about {steps} steps")
+            self._say(
+                f"replay check: compares {what} with the default in at most {MOST_PAIRS} pairs of "
+                "windows"
+            )
         return self._take_events()
 
     def observe(self, records: Sequence[StepRecord]) -> list[Event]:
@@ -118,25 +148,31 @@ class ReplayCheck:
         if not check.ok and self._in_force == self._tuned.params != best.params:
             self._put_in_force(best.params)
             what = messages.wrong_text(check, self._tuned.params, default=best.params)
-            self._done(best, f"replay check: {what}", level="error")
+            self._events.append(Line(text=what, level="error"))
+            self._done(best, "replay check: the results were wrong: the default takes their place")
         return self._take_events()
 
     def finish(self) -> list[Event]:
         """Say so if the job ends before the verdict."""
         if not self._is_done:
-            pairs = self._comparison.test.pairs
+            seen, pairs, more = self._identifier.steps_seen, self._test.pairs, self.steps_to_done
+            needs = f"; needs up to about {more} more steps" if more is not None else ""
             self._say(
-                f"replay check: no verdict: the job ended after {self._identifier.steps_seen} "
-                f"steps and {pairs} pairs of windows; needs about {self.steps_to_done} steps",
+                f"replay check: no verdict: the job ended after {seen} steps and {pairs} of at "
+                f"most {MOST_PAIRS} pairs of windows{needs}",
                 level="warning",
             )
         return self._take_events()
 
     @property
-    def steps_to_done(self) -> int:
-        """Training steps until the verdict, about, at most."""
-        window = steps_per_sample(self._settings) + SETTLE_STEPS
-        return steps_to_first_sample(self._settings) + 2 * MOST_PAIRS * window
+    def steps_to_done(self) -> int | None:
+        """Training steps until the verdict, about, at most; None: the step time is not known."""
+        step_us = self._warmup.step_us if self._step_us is None else self._step_us
+        if step_us is None:
+            return None
+        windows = 2 * MOST_PAIRS - self._windows
+        window = window_steps(self._settings, step_us) + SETTLE_STEPS
+        return self._warmup.steps_left + windows * window
 
     def _observe(self, record: StepRecord) -> None:
         if self._identifier.add(record):
@@ -154,13 +190,17 @@ class ReplayCheck:
         window.add(record)
         if not window.is_full:
             return
-        kept = self._comparison.take(window.reading())
+        reading = window.reading()
+        self._windows += 1
+        self._step_us = min(self._step_us or math.inf, reading.step_us)
+        kept = self._comparison.take(reading)
         if kept is None:
             self._next_window()
         else:
             self._decide(kept)
 
     def _next_window(self) -> None:
+        self._tell_length()
         changed = self._put_in_force(self._comparison.next_arm().params)
         self._window = Window(
             epoch=self._epoch,
@@ -169,18 +209,9 @@ class ReplayCheck:
         )
 
     def _decide(self, kept: bool) -> None:
-        test = self._comparison.test
-        found = test.estimate()
-        gain, low, high = (f"{np.expm1(x):+.1%}" for x in (found.mean, found.low, found.high))
-        verdict = "kept" if kept else "worse here: the default takes their place"
         best = self._tuned if kept else self._comparison.default
         self._put_in_force(best.params)
-        self._done(
-            best,
-            f"replay check: the replayed settings are {verdict} (gain {gain} over the default, "
-            f"between {low} and {high}, in {test.pairs} pairs of windows)",
-            level="info" if kept else "warning",
-        )
+        self._done(best, f"replay check: {self._test.verdict(kept)}")
 
     def _put_in_force(self, params: CommParams) -> bool:
         """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
@@ -192,12 +223,17 @@ class ReplayCheck:
         self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=known))
         return True
 
-    def _done(self, best: Trial, text: str, *, level: str = "info") -> None:
+    def _tell_length(self) -> None:
+        """Say how long it will take, once, as soon as a window was read."""
+        steps = self.steps_to_done
+        if not self._is_length_told and steps is not None:
+            self._is_length_told = True
+            self._say(f"replay check: ends within about {steps} more steps")
+
+    def _done(self, best: Trial, text: str) -> None:
+        """End the check; ``certified`` tells the runtime whether the replayed settings stay."""
         self._is_done = True
-        if level != "info":
-            self._say(text, level=level)
-        params = best.params.as_dict()
-        certified = best is self._tuned
+        params, certified = best.params.as_dict(), best is self._tuned
         self._events.append(
             Done(epoch=self._epoch, params=params, certified=certified, text=f"autotune: {text}")
         )

@@ -8,11 +8,14 @@ from autotune.bayes import Incumbent
 from autotune.budget import Account
 from autotune.certify import MOST_PAIRS
 from autotune.protocol import Check, Settings
+from autotune.scoring import MIN_WINDOW_US
 from autotune.space import BY_NAME, MIB, Value
-from autotune.trial import CommParams, Trial, TrialState
-from autotune.warmup import steps_to_first_sample
+from autotune.trial import Certificate, CommParams, Trial, TrialState
+from autotune.warmup import IDENTIFY_STEPS, steps_per_sample, steps_to_first_sample
 
 HIGHER = "bytes/us, higher is better"
+WORTH_SAYING = 0.0005
+"""Shares of the time below this are not printed: they read 0.0 %."""
 
 
 def value_text(name: str, value: Value) -> str:
@@ -41,12 +44,22 @@ def params_text(params: CommParams, names: Collection[str]) -> str:
     return ", ".join(value_text(name, values[name]) for name in order)
 
 
-def start_text(settings: Settings, *, most: int) -> str:
-    """Return how many training steps tuning takes."""
+def start_text(settings: Settings) -> str:
+    """Return what is known of the length of tuning while the step time is not."""
     return (
-        f"autotune: needs about {steps_to_first_sample(settings)} training steps for the first "
-        f"sample and at most about {most} to finish ({settings.max_samples} trials at most; "
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES and HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE change that)"
+        f"autotune: needs at least {steps_to_first_sample(settings)} training steps for the first "
+        f"sample, and makes at most {settings.max_samples} trials; a sample is "
+        f"{steps_per_sample(settings)} steps, and at least {MIN_WINDOW_US / 1000:.0f} ms "
+        "(HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES and HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE change that)"
+    )
+
+
+def length_text(step_us: float, *, steps: int) -> str:
+    """Return how long tuning takes, once the default's step time is known."""
+    return (
+        f"autotune: at {step_us / 1000:.3g} ms a training step, as a rule within {steps} more "
+        "steps; pauses to stay within HOROVOD_AUTOTUNE_BUDGET, and a step time that changes, "
+        "take longer"
     )
 
 
@@ -121,12 +134,21 @@ DRIFT = "autotune: the step time has changed since tuning; compares the result w
 RETUNE = "autotune: the job has changed: tunes again"
 
 
-def price_text(account: Account, *, disturbed: int) -> str:
-    """Return what tuning has cost, or gained, so far."""
-    share = account.lost_share
-    text = f"tuning lost {share:.1%} of the time" if share > 0 else f"tuning saved {-share:.1%}"
-    text += f" of {account.steps} steps"
-    return text + (f", {disturbed} steps that it disturbed were not scored" if disturbed else "")
+def reason_text(certificate: Certificate, account: Account, *, disturbed: int) -> str:
+    """Return why tuning ended as it did, and what it has cost.
+
+    Only a certified setting can have saved time, and no more than its gain may bring: what else
+    looks saved is a machine that has become faster since the default was read.
+    """
+    share, gain = account.lost_share, certificate.gain_high if certificate.certified else 0.0
+    parts = [certificate.reason]
+    if share >= WORTH_SAYING:
+        parts.append(f"tuning lost {share:.1%} of the time of {account.steps} steps")
+    elif share <= -WORTH_SAYING and -share <= gain / (1 + gain):
+        parts.append(f"tuning saved {-share:.1%} of the time of {account.steps} steps")
+    if disturbed:
+        parts.append(f"{disturbed} steps that it disturbed were not scored")
+    return "; ".join(parts)
 
 
 def wrong_text(check: Check, params: CommParams, *, default: CommParams) -> str:
@@ -138,12 +160,23 @@ def wrong_text(check: Check, params: CommParams, *, default: CommParams) -> str:
     )
 
 
-def no_sample_text(*, needed: int, seen: int) -> str:
-    """Return what a job that was too short to be tuned says at exit."""
+def no_sample_text(*, seen: int, more: int | None, is_known: bool) -> str:
+    """Return what a job that was too short to be tuned says at exit.
+
+    Args:
+        seen: Steps it made.
+        more: Steps that the first sample still needed; None: no training step was recognised.
+        is_known: Whether the step time was known: else ``more`` is the least.
+    """
+    text = f"autotune: the job ended before the first sample: saw {seen} steps"
+    if more is None:
+        return (
+            f"{text}, and no training step among them: needs {IDENTIFY_STEPS} steps with the same "
+            "collectives, and more of them than of all other steps together"
+        )
     return (
-        f"autotune: the job ended before the first sample: needs {needed} steps, saw {seen}; "
-        "lower HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or "
-        "train longer"
+        f"{text}, needs {'about' if is_known else 'at least'} {more} more; lower "
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or train longer"
     )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune import messages
+from autotune import messages, scoring
+from autotune.bayes import Proposal
 from autotune.budget import STOP_RATIO, Account, price_steps
 from autotune.certify import ALPHA, Comparison, PairedTest, no_certificate
 from autotune.events import Event, Plan, Task, sample
@@ -22,7 +23,7 @@ from autotune.protocol import Line, Progress, Settings, StepRecord
 from autotune.scoring import SETTLE_STEPS, Reading, Window, headroom, is_hopeless, step_us
 from autotune.search import Search
 from autotune.trial import Certificate, CommParams, SampleKind, Trial, TrialState
-from autotune.warmup import steps_per_sample
+from autotune.warmup import steps_left, steps_per_sample
 
 WORTH_HAVING = 0.01
 """Gains below this are not worth tuning for."""
@@ -87,6 +88,8 @@ class Run:
         self._events, self._rng, self._alpha = events, rng, alpha
         self._default, self._names = search.space.default, search.space.names
         self._task: Task | None = None
+        self._on_trial: Proposal | None = None
+        self._postponed: Proposal | None = None
         self._comparison: Comparison | None = None
         self._rest_allowance_us: float | None = None
         self._rests = 0
@@ -101,6 +104,15 @@ class Run:
     def best(self) -> Trial | None:
         """The incumbent's trial, if there is any trial."""
         return self.search.best if self.search.trials else None
+
+    def steps_left(self, step_us: float | None) -> int | None:
+        """Return the training steps that the present window still needs, about; None: no window.
+
+        Args:
+            step_us: Time of a step; None: not known, and the fewest steps are returned.
+        """
+        task = self._task
+        return steps_left(task.window, self._settings, step_us) if task is not None else None
 
     # ---- what the tuner calls -------------------------------------------------------------------
 
@@ -118,16 +130,21 @@ class Run:
             search.request([self._default])
 
     def read(self, record: StepRecord, *, disturbed: bool = False) -> None:
-        """Take a usable training step; a disturbed one is not scored."""
+        """Take a usable training step; a disturbed one says nothing about the setting in force."""
         task = self._task
         if task is None:
             return
+        is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
         if disturbed:
             self.disturbed_steps += record.count
         else:
             task.window.add(record)
-        is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
-        if is_trial and self._is_lost(record, task):
+        if is_trial and self._was_taken_back(record, task):
+            self._end_early(task)
+        elif disturbed:
+            if is_trial and self._is_too_dear(record, task):
+                self._end_early(task)
+        elif is_trial and self._is_lost(record, task):
             self._finish_task(task, TrialState.ABANDONED)
         elif task.window.is_full:
             self._finish_task(task, TrialState.COMPLETE)
@@ -151,6 +168,9 @@ class Run:
             self._finalise(self.search.trials[0], self._no_certificate(reason, bound=0.0))
         elif task is not None and task.params == params and task.kind is SampleKind.SEARCH:
             self._finish_task(task, TrialState.REJECTED)
+        elif self._postponed is not None and self._postponed.params == params:
+            self._postponed = None
+            self._add_trial(params, scoring.read([]), TrialState.REJECTED)
         else:
             self.search.reject(params)
             if task is not None and task.params == params:
@@ -158,31 +178,70 @@ class Run:
 
     # ---- windows --------------------------------------------------------------------------------
 
-    def _is_lost(self, record: StepRecord, task: Task) -> bool:
-        """Return whether a trial is to end before its window is full."""
-        search = self.search
+    def _was_taken_back(self, record: StepRecord, task: Task) -> bool:
+        """Return whether the runtime has taken a trial back; why, it may not have been told.
+
+        The step that waited too long may have been disturbed, unusable, or of another kind.
+        """
+        return self._in_force.fallback is not None and record.epoch == task.window.epoch + 1
+
+    def _is_too_dear(self, record: StepRecord, task: Task) -> bool:
+        """Return whether a trial must not make more steps like this one, whatever the reason."""
         if record.epoch != task.window.epoch:
             return False
         if record.exposed_us > task.limit_us * record.count:
             return True
-        excess = step_us(record) - search.default.step_us
-        if excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess:
-            return True  # the steps that come before a change takes effect would overdraw it
-        return is_hopeless(task.window.judged, default=search.default, rival_us=task.rival_us)
+        # The steps that come before a change takes effect would overdraw the account.
+        excess = step_us(record) - self.search.default.step_us
+        return excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess
+
+    def _is_lost(self, record: StepRecord, task: Task) -> bool:
+        """Return whether a trial is to end before its window is full."""
+        if record.epoch != task.window.epoch:
+            return False
+        default, rival_us = self.search.default, task.rival_us
+        return self._is_too_dear(record, task) or is_hopeless(
+            task.window.judged, default=default, rival_us=rival_us
+        )
+
+    def _end_early(self, task: Task) -> None:
+        """End a trial for another reason than its score.
+
+        Where nothing was scored yet it is made once more, when no plan is being computed; what
+        cannot be read then either is not proposed again.
+        """
+        if task.window.reading().steps:
+            self._finish_task(task, TrialState.ABANDONED)
+            return
+        self._task = None
+        self._take_back()
+        self._postponed, self._on_trial = self._on_trial, None
+        if self._postponed is None:
+            self.search.reject(task.params)
+        if self.search.plan is not None:
+            self._advance()
+
+    def _take_back(self) -> None:
+        if (change := self._in_force.fall_back()) is not None:
+            self._events.append(change)
 
     def _finish_task(self, task: Task, state: TrialState) -> None:
         self._task = None
         reading = task.window.reading()
-        if state is not TrialState.COMPLETE and (change := self._in_force.fall_back()) is not None:
-            self._events.append(change)
+        if state is not TrialState.COMPLETE:
+            self._take_back()
         if self._comparison is not None:
+            if task.params == self._default:
+                self._account.rebase(reading)
             self._events.append(sample(task, reading))
             self._finish_arm(self._comparison, reading)
             return
         if task.params == self._default:
             self._note_default(reading)
         if task.kind is SampleKind.SEARCH:
-            self._finish_trial(task, reading, state)
+            if reading.steps:  # wrong results may be known before the first step is
+                self._events.append(sample(task, reading))
+            self._add_trial(task.params, reading, state)
         elif self.search.add_reread(task.params, reading.score):
             self._events.append(sample(task, reading))
         self._advance()
@@ -226,9 +285,9 @@ class Run:
 
     # ---- EXPLORE --------------------------------------------------------------------------------
 
-    def _finish_trial(self, task: Task, reading: Reading, state: TrialState) -> None:
+    def _add_trial(self, params: CommParams, reading: Reading, state: TrialState) -> None:
         search = self.search
-        trial = search.add_trial(task.params, reading=reading, state=state)
+        trial = search.add_trial(params, reading=reading, state=state)
         text = messages.progress_text(
             trial,
             most=self._settings.max_samples,
@@ -236,7 +295,7 @@ class Run:
             default=self._default,
             names=self._names,
         )
-        self._events += [sample(task, reading), trial, Progress(text=text)]
+        self._events += [trial, Progress(text=text)]
 
     def _advance(self) -> None:
         """Decide what to run next."""
@@ -245,25 +304,34 @@ class Run:
         if len(search.trials) == 1 and bound < WORTH_HAVING:
             reason = messages.headroom_reason(bound)
             self._finalise(search.trials[0], self._no_certificate(reason, bound=bound))
-        elif search.is_exhausted or self._rests >= MOST_RESTS:
+        elif self._rests >= MOST_RESTS or (search.is_exhausted and self._postponed is None):
             self._read_contenders()
         elif search.plan is None:
             self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
             search.request()
         elif search.wants_default:
             self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
-        elif not self._can_pay(search.plan):
+        elif not self._can_pay(self._postponed or search.plan.proposal):
             self._rest()
         else:
             self._rest_allowance_us, self._rests = None, 0
-            params = search.take_proposal()
-            self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
+            self._try_next(search.plan)
 
-    def _can_pay(self, plan: Plan) -> bool:
+    def _try_next(self, plan: Plan) -> None:
+        """Begin the planned trial, or once more the one that was postponed."""
+        search = self.search
+        if self._postponed is not None:
+            params, self._postponed = self._postponed.params, None
+        else:
+            self._on_trial = plan.proposal
+            params = search.take_proposal()
+        self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
+
+    def _can_pay(self, proposal: Proposal | None) -> bool:
         """Return whether the allowance covers the worst that the planned trial may cost."""
-        if plan.proposal is None:
+        if proposal is None:
             return True
-        ratio, window = plan.proposal.worst_ratio, steps_per_sample(self._settings) + SETTLE_STEPS
+        ratio, window = proposal.worst_ratio, steps_per_sample(self._settings) + SETTLE_STEPS
         price = float(price_steps(np.array([ratio]), window)[0])
         return self._account.allowance_steps >= price
 

@@ -11,12 +11,13 @@ import numpy as np
 from autotune.bayes import BayesianOptimizer, Incumbent, SearchSpace
 from autotune.bayes.optimizer import Prior
 from autotune.budget import price_steps
+from autotune.certify import MOST_PAIRS
 from autotune.events import Plan
 from autotune.protocol import Settings
-from autotune.scoring import CORRELATED, Reading, pool
+from autotune.scoring import CORRELATED, SETTLE_STEPS, Reading, pool
 from autotune.storage.contract import Resume
 from autotune.trial import CommParams, SampleKind, Trial, TrialState
-from autotune.warmup import steps_per_sample
+from autotune.warmup import steps_per_sample, window_steps
 
 WORTH_LOOKING = 0.005
 """Exploring ends when the next trial is expected to gain less than this."""
@@ -61,6 +62,7 @@ class Search:
         self.space = space
         self.trials: list[Trial] = []
         self.plan: Plan | None = None
+        self._settings = settings
         self._most = settings.max_samples
         self._is_paired = False
         self._base_score = 0.0
@@ -149,14 +151,21 @@ class Search:
         return score * self._base_score / now if now > 0 else score
 
     def add_trial(self, params: CommParams, *, reading: Reading, state: TrialState) -> Trial:
-        """Add a finished trial; one without a usable score is rejected."""
+        """Add a finished trial; one without a usable score is rejected.
+
+        Args:
+            params: The setting.
+            reading: Of at least one step, unless ``state`` is REJECTED.
+            state: How it ended.
+        """
         state = state if reading.score > 0 else TrialState.REJECTED
         score = 0.0 if state is TrialState.REJECTED else reading.score
         trial = Trial(trial_id=len(self.trials), params=params, state=state, score=score)
         self.trials.append(trial)
         self._trials_since_default += 1
         told = self._in_proportion(score)
-        self._tell(trial, told, share=reading.steps / self._full_steps)
+        full = window_steps(self._settings, reading.step_us)
+        self._tell(trial, told, share=reading.steps / full)
         return trial
 
     def reject(self, params: CommParams) -> None:
@@ -195,6 +204,18 @@ class Search:
             self._optimizer.tell(trial.params, score, share)
 
     # ---- what comes next ------------------------------------------------------------------------
+
+    @property
+    def steps_to_done(self) -> int | None:
+        """Training steps until tuning is over, about, at most; None: the step time is not known.
+
+        Pauses for the budget, and further readings of a default that drifts, are not among them.
+        """
+        if not self._default_readings:
+            return None
+        trials = max(0, self._most - len(self.trials))
+        windows = trials + trials // REREAD_EVERY + MOST_CONTENDER_READINGS + 2 * MOST_PAIRS
+        return windows * (window_steps(self._settings, self.default.step_us) + SETTLE_STEPS)
 
     @property
     def is_exhausted(self) -> bool:

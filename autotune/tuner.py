@@ -23,26 +23,26 @@ depends only on scores and the seed, never on when a plan arrives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from autotune import messages
 from autotune.bayes import SearchSpace
 from autotune.budget import Account
-from autotune.certify import ALPHA, MOST_PAIRS
+from autotune.certify import ALPHA
 from autotune.events import Event, Identified, Plan, RunFinished
 from autotune.inforce import InForce
 from autotune.normalise import Normaliser
 from autotune.prior import PhysicsPrior
 from autotune.protocol import Check, Done, Line, Progress, Settings, StepRecord
 from autotune.run import WORTH_HAVING, Phase, Run
-from autotune.scoring import SETTLE_STEPS, is_usable, pool
-from autotune.search import REREAD_EVERY, Search
+from autotune.scoring import is_usable, pool
+from autotune.search import Search
 from autotune.space import Value
 from autotune.storage.contract import Replay, Resume, Start
 from autotune.trial import CommParams, RunState, Trial
-from autotune.warmup import Identifier, Warmup, steps_per_sample, steps_to_first_sample
+from autotune.warmup import Identifier, Warmup, steps_per_sample, window_steps, without_operation
 from autotune.watch import DriftWatch, Recheck
 
 __all__ = ["WORTH_HAVING", "Phase", "Tuner"]
@@ -98,7 +98,8 @@ class Tuner:
         self._in_force = InForce(self._default)
         self._operations: Sequence[tuple[str, int]] = ()
         self._run: Run | None = None
-        self._is_planning = False
+        self._is_planning = self._was_planning = False
+        self._is_length_told = False
         self._retunes = 0
         self._kept: Trial | None = None
         self._watch: DriftWatch | None = None
@@ -115,7 +116,7 @@ class Tuner:
         elif self._space.size == 1:
             self._end_at_once("nothing to tune: every parameter is set explicitly or cannot matter")
         else:
-            self._say(messages.start_text(self._settings, most=self.steps_to_done))
+            self._say(messages.start_text(self._settings))
         return self._take_events()
 
     def observe(self, records: Sequence[StepRecord]) -> list[Event]:
@@ -136,7 +137,7 @@ class Tuner:
             self._replay(start)
             return self._take_events()
         self.seed = start.seed if isinstance(start, Resume) else self.seed
-        self._operations = operations
+        self._operations, self._is_length_told = operations, False
         self._run = self._new_run(operations)
         if isinstance(start, Resume):
             self._run.search.carry_over(start)
@@ -154,7 +155,7 @@ class Tuner:
 
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
-        self._is_planning = False
+        self._is_planning, self._was_planning = False, True
         if self._run is not None and self.phase is Phase.EXPLORE:
             self._run.accept(plan)
             self._follow(self._run)
@@ -175,8 +176,10 @@ class Tuner:
             return []
         best = self.best
         if best is None:
-            needed, seen = steps_to_first_sample(self._settings), self._identifier.steps_seen
-            self._say(messages.no_sample_text(needed=needed, seen=seen), level="warning")
+            seen, more = self._identifier.steps_seen, self._steps_to_first_sample
+            is_known = self._warmup.step_us is not None
+            text = messages.no_sample_text(seen=seen, more=more, is_known=is_known)
+            self._say(text, level="warning")
         else:
             done, most = len(self.trials), self._settings.max_samples
             self._say(messages.unfinished_text(best, done=done, most=most, names=self._space.names))
@@ -194,12 +197,20 @@ class Tuner:
         return self._run.best if self._run is not None else None
 
     @property
-    def steps_to_done(self) -> int:
-        """Training steps until tuning is over, about, at most, unless the budget slows it down."""
-        trials = self._settings.max_samples
-        windows = trials - 1 + trials // REREAD_EVERY + 2 * MOST_PAIRS
-        window = steps_per_sample(self._settings) + SETTLE_STEPS
-        return steps_to_first_sample(self._settings) + windows * window
+    def steps_to_done(self) -> int | None:
+        """Training steps until tuning is over, as ``Search.steps_to_done``."""
+        return self._run.search.steps_to_done if self._run is not None else None
+
+    @property
+    def _steps_to_first_sample(self) -> int | None:
+        """Training steps that the first sample still needs, about; None: none was recognised."""
+        if self._identifier.signature is None:
+            return None
+        step_us = self._warmup.step_us
+        present = self._run.steps_left(step_us) if self._run is not None else None
+        if present is not None:
+            return present
+        return self._warmup.steps_left + window_steps(self._settings, step_us)
 
     # ---- start ----------------------------------------------------------------------------------
 
@@ -255,7 +266,9 @@ class Tuner:
 
     def _take(self, record: StepRecord, run: Run) -> None:
         if self.phase is not Phase.WARMUP:
-            run.read(record, disturbed=self._crowded and self._is_planning)
+            planning = self._is_planning or self._was_planning  # it may have begun in this step
+            self._was_planning = False
+            run.read(record, disturbed=self._crowded and planning)
             self._follow(run)
             return
         self._warmup.add(record)
@@ -266,12 +279,21 @@ class Tuner:
         """See how far the run has come."""
         self.phase = run.phase
         if run.outcome is None:
+            self._tell_length(run)
             return
         best, certificate = run.outcome.best, run.outcome.certificate
         self._events += [certificate, RunFinished(state=RunState.DONE, best=best)]
-        price = messages.price_text(self._account, disturbed=run.disturbed_steps)
-        reason = f"{certificate.reason}; {price}"
+        disturbed = run.disturbed_steps
+        reason = messages.reason_text(certificate, self._account, disturbed=disturbed)
         self._done(best, certified=certificate.certified, reason=reason)
+
+    def _tell_length(self, run: Run) -> None:
+        """Say how long it will take, once, when the default was read."""
+        steps = self.steps_to_done
+        if steps is None or self._is_length_told or self._settings.max_samples < 2:
+            return
+        self._is_length_told = True
+        self._say(messages.length_text(run.search.default.step_us, steps=steps))
 
     def _give_up(self, params: CommParams) -> None:
         if self.phase is Phase.DONE:
@@ -336,7 +358,7 @@ class Tuner:
             if is_kept:
                 self._change_to(recheck.comparison.incumbent.params)
             else:
-                self._fall_to_default("the job has changed and it is slower than the default now")
+                self._fall_to_default("the job has changed and the default does as well or better")
                 self._retune()
 
     def _next_pair(self, recheck: Recheck) -> None:
@@ -376,24 +398,3 @@ class Tuner:
         events = list(self._events)
         self._events.clear()
         return events
-
-
-def without_operation(
-    operations: Sequence[tuple[str, int]], frozen: Collection[str]
-) -> dict[str, str]:
-    """Return {parameter: reason} of those not ``frozen`` whose operation no training step uses.
-
-    Args:
-        operations: As in ``protocol.Signature``. NCCL's allgather is one whatever the setting.
-        frozen: Parameters that have a reason already.
-    """
-    used = {operation for operation, _ in operations}
-    if "cuda allreduce" in used:
-        used.add("allreduce")
-    reasons = {}
-    for operation in ("allreduce", "allgather"):
-        name = f"hierarchical_{operation}"
-        if name not in frozen and operation not in used:
-            where = " of tensors in host memory" if f"cuda {operation}" in used else ""
-            reasons[name] = f"a training step of this job has no {operation}{where}"
-    return reasons

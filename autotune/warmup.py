@@ -1,11 +1,16 @@
-"""Before the first sample: which steps are training steps, and when their time is stationary."""
+"""Before the first sample: which steps are training steps, how long a window of them is.
+
+And what they consist of, and when their time is stationary.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 from autotune.protocol import Settings, StepRecord
-from autotune.scoring import Reading, Window, is_stationary
+from autotune.scoring import MIN_WINDOW_US, Reading, Window, is_stationary
 
 IDENTIFY_STEPS = 5
 DEFAULT_STEPS_PER_SAMPLE = 10
@@ -19,8 +24,25 @@ def steps_per_sample(settings: Settings) -> int:
     return settings.steps_per_sample or DEFAULT_STEPS_PER_SAMPLE
 
 
+def window_steps(settings: Settings, step_us: float | None) -> int:
+    """Return the training steps of one window: it is at least ``MIN_WINDOW_US`` long, too.
+
+    Args:
+        settings: ``HOROVOD_AUTOTUNE_*``.
+        step_us: Time of a step; None: not known, and the fewest steps are returned.
+    """
+    fewest = steps_per_sample(settings)
+    return fewest if step_us is None else max(fewest, math.ceil(MIN_WINDOW_US / step_us))
+
+
+def steps_left(window: Window, settings: Settings, step_us: float | None) -> int:
+    """Return the training steps that ``window`` still needs, about; arguments as above."""
+    seen = sum(record.count for record in window.records)
+    return max(1, window_steps(settings, step_us) - seen)
+
+
 def steps_to_first_sample(settings: Settings) -> int:
-    """Return the training steps until the default has been read, about."""
+    """Return the fewest training steps until the default has been read."""
     windows = TYPICAL_WINDOWS if settings.warmup_samples is None else settings.warmup_samples
     return IDENTIFY_STEPS + (windows + 1) * steps_per_sample(settings)
 
@@ -65,6 +87,7 @@ class Warmup:
     def __init__(self, settings: Settings, *, epoch: int = 0) -> None:
         """Start with an empty window of ``epoch``."""
         self._epoch = epoch
+        self._settings = settings
         self._wanted = settings.warmup_samples
         self._steps = steps_per_sample(settings)
         self._window = self._new_window()
@@ -78,6 +101,24 @@ class Warmup:
             return len(self._times) >= self._wanted
         return len(self._times) >= MOST_WINDOWS or is_stationary(self._times)
 
+    @property
+    def step_us(self) -> float | None:
+        """Time of a step, as last read; None before the first one."""
+        if self.latest:
+            return self.latest[-1].step_us
+        reading = self._window.reading()
+        return reading.step_us if reading.steps else None
+
+    @property
+    def steps_left(self) -> int:
+        """Training steps until it is over, about; the fewest, if the step time is not known."""
+        if self.is_over:
+            return 0
+        wanted = TYPICAL_WINDOWS if self._wanted is None else self._wanted
+        later = max(0, wanted - len(self._times) - 1)
+        present = steps_left(self._window, self._settings, self.step_us)
+        return present + later * window_steps(self._settings, self.step_us)
+
     def add(self, record: StepRecord) -> None:
         """Take a usable record of the training signature."""
         self._window.add(record)
@@ -89,3 +130,24 @@ class Warmup:
 
     def _new_window(self) -> Window:
         return Window(epoch=self._epoch, steps=self._steps, settle=0)
+
+
+def without_operation(
+    operations: Sequence[tuple[str, int]], frozen: Collection[str]
+) -> dict[str, str]:
+    """Return {parameter: reason} of those not ``frozen`` whose operation no training step uses.
+
+    Args:
+        operations: As in ``protocol.Signature``. NCCL's allgather is one whatever the setting.
+        frozen: Parameters that have a reason already.
+    """
+    used = {operation for operation, _ in operations}
+    if "cuda allreduce" in used:
+        used.add("allreduce")
+    reasons = {}
+    for operation in ("allreduce", "allgather"):
+        name = f"hierarchical_{operation}"
+        if name not in frozen and operation not in used:
+            where = " of tensors in host memory" if f"cuda {operation}" in used else ""
+            reasons[name] = f"a training step of this job has no {operation}{where}"
+    return reasons

@@ -76,6 +76,7 @@ class Session:
         self._engine: _engine.Engine | None = None
         self._service: ServiceProcess | None = None
         self._progress = Progress(logger)
+        self._is_check = False
         self._start: dict[str, Any] = {}
         self._incumbent: Mapping[str, Any] | None = None
         self._limited: protocol.Apply | None = None
@@ -112,7 +113,7 @@ class Session:
         """Start the comparison of the replayed settings with the default, if it is wanted."""
         if settings[REPLAY + "_CHECK"] and topology.size > 1:
             logger.setLevel(logging.INFO)
-            self._start = settings.params
+            self._start, self._is_check = settings.params, True
             self._launch(make_hello(settings, topology, {}, mpi_version, check=settings.params))
 
     def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
@@ -241,7 +242,8 @@ class Session:
                 self.state, self.text = "done", message.text
                 self._incumbent, self._final_epoch = message.params, message.epoch
                 self._propose(message.epoch, message.params)
-                self._progress.line(message.text)
+                gave_way = self._is_check and not message.certified
+                self._progress.line(message.text, "warning" if gave_way else "info")
             case _:
                 raise ProtocolError(f"unexpected message {type(message).__name__}")
 

@@ -83,6 +83,18 @@ def test_nothing_is_lost_before_the_default_was_read():
     assert opened.lost_us == 0 and opened.allowance_us == 0
 
 
+def test_the_share_lost_is_of_the_default_as_it_was_at_the_time():
+    opened = account(100)
+    for _ in range(10):
+        opened.book(record(20.0, epoch=1), is_default=False)
+    for _ in range(100):
+        opened.book(record(5.0, epoch=2), is_default=True)
+    opened.rebase(read([record(5.0)]))  # the machine has become faster
+    opened.book(record(10.0, epoch=3), is_default=False)
+    lost_ms, whole_ms = 10 * 10 + 1 * 5, 110 * 10 + 101 * 5
+    assert opened.lost_share == pytest.approx(lost_ms / whole_ms)
+
+
 def test_a_budget_of_zero_allows_nothing():
     opened = Account(0.0)
     opened.rebase(read([record(10.0)]))

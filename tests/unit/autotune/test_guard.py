@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from autotune.certify import FEWEST_PAIRS, PairedTest
 from autotune.guard import MOST_PAIRS, ReplayCheck, ReplayTest
-from autotune.protocol import Apply, Done, Line, Settings
+from autotune.protocol import Apply, Check, Done, Line, Settings
 from autotune.trial import CommParams
 
 GOOD = CommParams(fusion_threshold_bytes=2**20, cycle_time_ms=0.5)
@@ -43,15 +46,23 @@ def test_a_setting_that_is_worse_here_gives_way_to_the_default(checked, seed):
     run = checked(BAD, seed=seed)
     assert run.done.params == DEFAULT.as_dict()
     assert run.of(Apply)[-1].params == DEFAULT.as_dict()
-    assert "worse here" in run.done.text
-    assert [line for line in run.of(Line) if line.level == "warning"]
+    assert "worse here" in run.done.text and not run.done.certified
+
+
+@pytest.mark.parametrize("tuned", [GOOD, BAD])
+def test_the_verdict_is_told_once(checked, tuned):
+    """The runtime prints the text of ``Done``; a line with the same would be a second one."""
+    run = checked(tuned)
+    assert not any("replayed settings" in line.text for line in run.of(Line))
+    assert run.done.text.count("replayed settings") == 1
 
 
 @pytest.mark.parametrize("tuned", [GOOD, BAD])
 def test_a_check_is_short_and_says_before_how_long_it_takes(checked, tuned):
     run = checked(tuned)
-    promised = check_of(tuned).steps_to_done
-    assert f"about {promised} steps" in run.of(Line)[0].text
+    first, second = (line.text for line in run.of(Line))
+    assert check_of(tuned).steps_to_done is None and f"{MOST_PAIRS} pairs of windows" in first
+    promised = int(re.search(r"within about (\d+) more steps", second)[1])
     assert run.steps <= 1.1 * promised < 400
 
 
@@ -87,6 +98,39 @@ def test_a_job_that_ends_before_the_verdict_says_so(job):
     assert line.level == "warning" and "no verdict" in line.text and "60 steps" in line.text
 
 
+@pytest.mark.parametrize("compute_ms", [0.3, 50.0])
+@pytest.mark.parametrize("steps", [3, 60, 2000])
+def test_a_job_that_ends_before_the_verdict_says_how_many_more_steps_are_enough(
+    job, compute_ms, steps
+):
+    """Windows of steps shorter than 5 ms have more than ten."""
+    check = check_of(GOOD)
+    run = job(lambda p: 0.6 * compute_ms, compute_ms=compute_ms)
+    run.params = GOOD
+    run.drive(check, most_steps=steps)
+    if run.done is not None:
+        return
+    text = check.finish()[0].text
+    assert ("more steps" in text) == (steps > 3)
+    more = int(re.search(r"up to about (\d+) more", text)[1]) if steps > 3 else 6000
+    run.drive(check, most_steps=run.steps + math.ceil(1.1 * more))
+    assert run.done is not None
+
+
+def test_wrong_results_end_it_with_an_error(job):
+    check, run = check_of(GOOD), job("bowl")
+    run.params = GOOD
+    run.drive(check, most_steps=4)
+    line, change = [
+        event
+        for event in check.check(Check(epoch=0, name="g", ok=False, worst_error=1.0))
+        if not isinstance(event, Done) or run.events.append(event)
+    ][::-1]
+    assert line.level == "error" and line.text.startswith("autotune: wrong result of 'g'")
+    assert change.params == run.done.params == DEFAULT.as_dict()
+    assert not run.done.certified and "wrong result of" not in run.done.text
+
+
 def pairs(test: PairedTest, ratios: list[float]) -> bool | None:
     for ratio in ratios:
         test.add(default=1.0, incumbent=ratio)
@@ -94,13 +138,19 @@ def pairs(test: PairedTest, ratios: list[float]) -> bool | None:
 
 
 def test_equal_settings_are_kept_at_the_last_look():
-    assert pairs(ReplayTest(), [1.0] * MOST_PAIRS) is True
+    test = ReplayTest()
+    assert pairs(test, [1.0] * MOST_PAIRS) is True
+    assert "are kept: not slower on average, and neither is proven faster" in test.verdict(True)
 
 
 def test_a_doubtful_loss_is_a_loss_at_the_last_look():
     ratios = [0.9, 1.08] * MOST_PAIRS
     assert pairs(ReplayTest(), ratios[:FEWEST_PAIRS]) is None
-    assert pairs(ReplayTest(), ratios[:MOST_PAIRS]) is False
+    test = ReplayTest()
+    assert pairs(test, ratios[:MOST_PAIRS]) is False
+    text = test.verdict(False)
+    assert "give way to the default: slower on average, and neither is proven faster" in text
+    assert "worse here" not in text and "(gain -2.1% over the default, between -" in text
 
 
 def test_an_excess_of_slow_steps_is_worse():
@@ -108,3 +158,6 @@ def test_an_excess_of_slow_steps_is_worse():
     for _ in range(FEWEST_PAIRS):
         test.add(default=1.0, incumbent=1.2, slow=(0, 3))
     assert test.decision() is False
+    assert "more slow steps here (18 against 0): the default takes their place" in test.verdict(
+        False
+    )

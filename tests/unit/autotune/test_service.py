@@ -335,4 +335,4 @@ def test_a_short_job_says_what_it_needed(runtime):
     service.send(Signature(signature=7, operations=OPERATIONS))
     service.send(Steps(records=tuple(service.job.step() for _ in range(7))))
     assert service.end() == 0
-    assert "needs 25 steps, saw 7" in service.texts()
+    assert "saw 7 steps, needs at least 20 more" in service.texts()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 
 import pytest
 
+from autotune.bayes import BayesianOptimizer
 from autotune.protocol import Apply, Done, Line, Progress, Settings
 from autotune.space import PARAMETERS
 from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
-from autotune.tuner import Phase, Tuner, without_operation
+from autotune.tuner import Phase, Tuner
+from autotune.warmup import without_operation
 
 ONE_HOST = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
 SEEDS = 5
@@ -283,8 +286,67 @@ def test_a_job_that_is_too_short_says_what_it_needed(job, tuner):
     short, run = tuner(), job("bowl")
     run.drive(short, most_steps=12)
     line, finished = short.finish()
-    assert "needs 45 steps, saw 12" in line.text
+    assert "saw 12 steps, needs about 33 more" in line.text
     assert finished.state is RunState.UNFINISHED and finished.best is None
+
+
+@pytest.mark.parametrize("compute_ms", [0.3, 2.0, 50.0])
+@pytest.mark.parametrize("warmup", [0, 2, None])
+@pytest.mark.parametrize("steps", [4, 8, 30, 300])
+def test_a_job_that_is_too_short_says_how_many_more_steps_are_enough(
+    job, tuner, compute_ms, warmup, steps
+):
+    run = job(lambda p: 0.6 * compute_ms, compute_ms=compute_ms)
+    short = tuner(warmup_samples=warmup)
+    run.drive(short, most_steps=steps)
+    if run.trials:
+        return
+    text = short.finish()[0].text
+    if steps < 5:
+        assert "saw 4 steps, and no training step among them: needs 5" in text
+        return
+    more = int(re.search(r"needs (?:about|at least) (\d+) more", text)[1])
+    run.drive(short, most_steps=run.steps + math.floor(0.8 * more) - 1)
+    assert not run.trials
+    is_known = "needs about" in text
+    run.drive(short, most_steps=run.steps + math.ceil(0.4 * more) + 2 if is_known else 6000)
+    assert run.trials
+
+
+@pytest.mark.parametrize("compute_ms", [0.3, 50.0])
+def test_how_long_it_takes_is_told_when_the_step_time_is_known(job, tuner, compute_ms):
+    """Windows of steps shorter than 5 ms have more than ten."""
+    first = tuner(max_samples=20)
+    assert first.steps_to_done is None
+    assert not any("more steps" in event.text for event in first.open())
+    run = job(lambda p: 0.6 * compute_ms, compute_ms=compute_ms, noise=0.02)
+    while first.steps_to_done is None:
+        run.drive(first, most_steps=run.steps + 1)
+    told, before = first.steps_to_done, run.steps
+    run.drive(first, most_steps=50_000)
+    (line,) = [line.text for line in run.of(Line) if "more steps" in line.text]
+    assert "ms a training step" in line and f"within {told} more steps" in line
+    assert run.done is not None and run.steps - before <= 1.1 * told
+
+
+def test_a_full_window_of_short_steps_counts_as_one_reading(job, tuner, monkeypatch):
+    shares, tell = [], BayesianOptimizer.tell
+
+    def watched(self, params, score, share=1.0):
+        shares.append(share)
+        tell(self, params, score, share)
+
+    monkeypatch.setattr(BayesianOptimizer, "tell", watched)
+    run = job(lambda p: 0.2, compute_ms=0.3, noise=0.02)
+    run.drive(tuner(max_samples=4), most_steps=20_000)
+    assert run.done is not None and len(shares) >= 4
+    assert max(shares) <= 1.3
+
+
+def test_where_nothing_can_be_gained_no_length_is_told(job, tuner):
+    run = job("silent")
+    run.drive(tuner())
+    assert not any("more steps" in line.text for line in run.of(Line))
 
 
 def test_a_job_that_ends_while_tuning_names_the_best_so_far(job, tuner):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from autotune.events import Identified
+from autotune.messages import reason_text
 from autotune.protocol import Apply, Check, Done, Line, Progress, Settings
 from autotune.trial import Certificate, CommParams, SampleKind, TrialState
 from autotune.tuner import Phase, Tuner
@@ -225,13 +228,89 @@ def test_the_price_of_tuning_is_told_at_the_end(finished):
     assert "tuning saved" in finished("bowl", 1).done.text
 
 
+def speed_up(run, factor: float, *, when) -> None:
+    """From the moment that ``when()`` on, every step takes ``factor`` of its time."""
+    step, changed = run.step, []
+
+    def faster():
+        record = step()
+        if not changed and not when():
+            return record
+        changed.append(True)
+        times = {name: factor * getattr(record, name) for name in ("duration_us", "exposed_us")}
+        return dataclasses.replace(record, **times)
+
+    run.step = faster
+
+
+def test_a_machine_that_becomes_faster_is_no_saving_of_a_default_that_stays(job, tuner):
+    run = job("best_at_default", seed=1)
+    speed_up(run, 0.5, when=lambda: len(run.trials) > 2)
+    run.drive(tuner(1))
+    assert run.done.params == CommParams().as_dict() and "saved" not in run.done.text
+
+
+def test_certificate_windows_are_charged_against_the_default_beside_them(job, tuner):
+    chosen, run = tuner(1), job("bowl", seed=1)
+    speed_up(run, 0.3, when=lambda: chosen.phase is Phase.CERTIFY)
+    lost_ms, whole_ms, step = [], [], run.step
+
+    def watched():
+        factor = 0.3 if chosen.phase is Phase.CERTIFY else 1.0
+        whole_ms.append(factor * run.step_ms(CommParams()))
+        lost_ms.append(factor * run.step_ms(run.params) - whole_ms[-1])
+        return step()
+
+    run.step = watched
+    run.drive(chosen)
+    assert run.done.certified
+    saved = float(re.search(r"tuning saved ([0-9.]+)%", run.done.text)[1]) / 100
+    assert saved == pytest.approx(-sum(lost_ms) / sum(whole_ms), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("lost", "certified", "told"),
+    [
+        (0.02, False, "tuning lost 2.0% of the time"),
+        (0.02, True, "tuning lost 2.0% of the time"),
+        (-0.05, True, "tuning saved 5.0% of the time"),
+        (-0.05, False, None),
+        (-0.40, True, None),  # more than a gain of 20 % can bring
+        (0.0001, False, None),
+        (0.0, False, None),
+    ],
+)
+def test_the_price_never_contradicts_the_certificate(lost, certified, told):
+    certificate = Certificate(
+        trial_id=1,
+        pairs=8,
+        gain=0.1 if certified else -0.05,
+        gain_low=0.05,
+        gain_high=0.2,
+        alpha=0.01,
+        certified=certified,
+        reason="why",
+    )
+    account = SimpleNamespace(lost_share=lost, steps=700)
+    text = reason_text(certificate, account, disturbed=0)
+    assert text == (f"why; {told} of 700 steps" if told else "why")
+
+
 # ---- isolation ----------------------------------------------------------------------------------
 
 
-def test_steps_disturbed_by_planning_are_counted_and_not_scored(job):
-    run = job("bowl", seed=1)
+def crowded_tuner(run, *, slowdown: float = 1.0) -> Tuner:
+    """Return a tuner whose plans take three steps, each ``slowdown`` times as long as it was."""
     crowded = Tuner(settings=Settings(seed=1), seed=1, size=2, inert=ONE_HOST, crowded=True)
-    work, waiting = crowded.work, []
+    work, waiting, step = crowded.work, [], run.step
+
+    def slow_step():
+        record, factor = step(), slowdown if waiting else 1.0
+        return dataclasses.replace(
+            record,
+            duration_us=factor * record.duration_us,
+            exposed_us=factor * record.exposed_us,
+        )
 
     def slow_work():
         plan = work()
@@ -239,7 +318,6 @@ def test_steps_disturbed_by_planning_are_counted_and_not_scored(job):
             waiting.append([3, plan()])
         return None
 
-    crowded.work = slow_work
     observe = crowded.observe
 
     def observe_late(records):
@@ -250,10 +328,73 @@ def test_steps_disturbed_by_planning_are_counted_and_not_scored(job):
                 events += crowded.accept(waiting.pop(0)[1])
         return events
 
-    crowded.observe = observe_late
-    run.drive(crowded)
+    crowded.observe, crowded.work, run.step = observe_late, slow_work, slow_step
+    return crowded
+
+
+def test_steps_disturbed_by_planning_are_counted_and_not_scored(job):
+    run = job("bowl", seed=1)
+    run.drive(crowded_tuner(run))
     assert run.done is not None and "that it disturbed were not scored" in run.done.text
     assert run.true_gain > 0.2
+
+
+@pytest.mark.parametrize("slowdown", [3.0, 20.0])
+def test_steps_disturbed_by_planning_end_no_trial(job, slowdown):
+    """At 20 the runtime takes the trial back by itself: it is made again later."""
+    run = job(lambda p: 30.0 if p == CommParams() else 25.0, seed=1, noise=0.0)
+    run.drive(crowded_tuner(run, slowdown=slowdown))
+    assert run.done is not None and len(run.trials) > 3
+    assert all(sample.steps > 0 for sample in run.samples)
+    assert {trial.state for trial in run.trials[1:]} == {TrialState.COMPLETE}
+    tried = [apply.params for apply in run.of(Apply) if apply.limit_us is not None]
+    once = [params for k, params in enumerate(tried) if params not in tried[:k]]
+    assert len(once) == len(run.trials) - 1 and len(tried) <= 2 * len(once)
+
+
+def test_a_trial_that_waits_for_its_turn_is_rejected_where_its_results_are_wrong(job):
+    run = job("bowl", seed=1)
+    crowded = crowded_tuner(run, slowdown=20.0)
+    run.drive(crowded, most_steps=40)
+    while (limited := next((a for a in run.of(Apply) if a.limit_us), None)) is None:
+        run.drive(crowded, most_steps=run.steps + 1)
+    while run.epoch <= limited.epoch:  # until the runtime has taken it back
+        run.drive(crowded, most_steps=run.steps + 1)
+    run.events += crowded.check(Check(epoch=limited.epoch, name="g", ok=False, worst_error=1.0))
+    run.drive(crowded)
+    assert [trial.params.as_dict() for trial in run.trials].count(limited.params) == 1
+    wrong = next(trial for trial in run.trials if trial.params.as_dict() == limited.params)
+    assert wrong.state is TrialState.REJECTED
+    assert all(sample.steps > 0 and sample.trial_id != wrong.trial_id for sample in run.samples)
+    assert run.done is not None
+
+
+def test_wrong_results_known_before_the_first_step_is_are_no_sample(job, tuner):
+    chosen, run = tuner(), job("bowl")
+    run.drive(chosen, most_steps=40)
+    while not any(apply.limit_us for apply in run.of(Apply)):
+        run.drive(chosen, most_steps=run.steps + 1)
+    epoch = run.of(Apply)[-1].epoch
+    run.events += chosen.check(Check(epoch=epoch, name="g", ok=False, worst_error=1.0))
+    assert run.trials[-1].state is TrialState.REJECTED
+    assert all(sample.steps > 0 for sample in run.samples)
+
+
+def test_a_trial_that_the_runtime_took_back_for_a_step_of_another_kind_is_made_again(job, tuner):
+    run = job(lambda p: 30.0 if p == CommParams() else 25.0, noise=0.0)
+    step, seen = run.step, {0}
+
+    def first_step_of_an_epoch_is_an_evaluation():
+        record = step()
+        if record.epoch in seen or len(seen) > 3:
+            return record
+        seen.add(record.epoch)
+        return dataclasses.replace(record, signature=99, exposed_us=1e9)
+
+    run.step = first_step_of_an_epoch_is_an_evaluation
+    run.drive(tuner())
+    assert run.done is not None and len(run.trials) > 3
+    assert all(sample.steps > 0 for sample in run.samples)
 
 
 # ---- after the end ------------------------------------------------------------------------------

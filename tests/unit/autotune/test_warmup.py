@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from autotune.protocol import Settings, StepRecord
-from autotune.warmup import MOST_WINDOWS, Identifier, Warmup, steps_to_first_sample
+from autotune.scoring import Window
+from autotune.warmup import MOST_WINDOWS, Identifier, Warmup, steps_to_first_sample, window_steps
 
 
 def record(ms: float = 10.0, *, signature: int = 1, payload: int = 1000, count: int = 1):
@@ -64,3 +67,29 @@ def test_the_user_decides_how_many_windows_are_thrown_away():
 def test_steps_to_the_first_sample_follow_the_settings():
     assert steps_to_first_sample(Settings(warmup_samples=0, steps_per_sample=1)) == 6
     assert steps_to_first_sample(Settings()) > 40
+
+
+@pytest.mark.parametrize("ms", [0.3, 5.0, 80.0])
+def test_a_window_has_as_many_steps_as_are_expected(ms):
+    window, expected = Window(epoch=0, steps=10, settle=0), window_steps(Settings(), 1000 * ms)
+    for _ in range(expected - 1):
+        window.add(record(ms))
+    assert not window.is_full
+    window.add(record(ms))
+    assert window.is_full
+
+
+def test_without_a_step_time_the_fewest_steps_are_expected():
+    assert window_steps(Settings(), None) == 10
+    assert window_steps(Settings(steps_per_sample=3), None) == 3
+
+
+@pytest.mark.parametrize("wanted", [None, 0, 2])
+def test_what_is_left_of_the_warmup_is_known_at_any_moment(wanted):
+    warmup = Warmup(Settings(warmup_samples=wanted))
+    assert warmup.step_us is None
+    left = []
+    while not warmup.is_over:
+        warmup.add(record(1.0))
+        left.append(warmup.steps_left)
+    assert left == list(range(len(left) - 1, -1, -1)) and warmup.steps_left == 0

@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("horovod._engine")
 
+from autotune.protocol import Done
+from horovod.autotuning import Session
 from horovod.job_description import inert_parameters, make_hello, nothing_to_tune
 from horovod.mpi import Topology
 from horovod.settings import read_settings
@@ -93,3 +95,22 @@ def test_an_optimizer_that_is_no_longer_used_loses_its_role() -> None:
     steps.register(1, None)
     ended = [steps.ends_step(1) for _ in range(StepSource.HAND_OVER + 2)]
     assert ended == [False] * StepSource.HAND_OVER + [True, True]
+
+
+@pytest.mark.parametrize(("certified", "level"), [(True, "INFO"), (False, "WARNING")])
+def test_replayed_settings_that_give_way_are_told_once_as_a_warning(
+    monkeypatch, caplog, certified, level
+) -> None:
+    monkeypatch.setattr(Session, "_launch", lambda session, hello: None)
+    session = Session()
+    environ = {"HOROVOD_AUTOTUNE_REPLAY": "log.csv", "HOROVOD_AUTOTUNE_REPLAY_CHECK": "1"}
+    session._check(read_settings(environ), topology(), "Open MPI")
+    with caplog.at_level("INFO", logger="horovod.autotune"):
+        session._take(Done(epoch=1, params={}, certified=certified, text="the verdict"))
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, "the verdict")]
+
+
+def test_a_default_that_stays_after_tuning_is_no_warning(caplog) -> None:
+    with caplog.at_level("INFO", logger="horovod.autotune"):
+        Session()._take(Done(epoch=1, params={}, certified=False, text="the default stays"))
+    assert [r.levelname for r in caplog.records] == ["INFO"]
