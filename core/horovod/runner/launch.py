@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import os
 import shlex
 import sys
@@ -128,6 +129,8 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
     hosts = parse_hosts(arguments.hosts) if arguments.hosts else []
     if arguments.hostfile:
         hosts = parse_hostfile(Path(arguments.hostfile))
+    if arguments.output_filename:
+        check_output(arguments.output_filename, is_local=not (hosts or arguments.hostfile))
     interfaces = ",".join(arguments.network_interfaces or ())
     return mpirun.Job(
         size=arguments.num_proc,
@@ -137,9 +140,41 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         ssh_port=arguments.ssh_port,
         ssh_identity_file=arguments.ssh_identity_file or "",
         tcp=arguments.tcp,
-        binding_args=shlex.split(arguments.binding_args) if arguments.binding_args else None,
-        mpi_args=shlex.split(arguments.mpi_args or ""),
+        binding_args=_words("--binding-args", arguments.binding_args) or None,
+        mpi_args=_words("--mpi-args", arguments.mpi_args),
     )
+
+
+def _words(flag: str, text: str | None) -> list[str]:
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise ValueError(f"{flag}: {str(error).lower()} in {text!r}") from None
+
+
+def check_output(path: str, *, is_local: bool) -> None:
+    """Check that ``--output-filename`` can be a folder.
+
+    Args:
+        path: What the user gave.
+        is_local: All ranks run here: the folder is made. Other hosts may have other folders.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    folder = os.path.abspath(path)
+    try:
+        if os.path.exists(folder) and not os.path.isdir(folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if is_local:
+            os.makedirs(folder, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"--output-filename {path}: expected a folder that can be written, or made ({why})"
+        ) from None
 
 
 def make_environment(arguments: argparse.Namespace) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import horovod
@@ -26,6 +28,8 @@ REFUSED = {
     "--host-discovery-script": ("host_discovery_script", _NOT_ELASTIC),
 }
 """Options of Horovod that cannot be meant here: flag -> (destination, why)."""
+
+WORDS_FOR_MPIRUN = ("--mpi-args", "--binding-args")
 
 REFUSED_NARGS: dict[str, dict[str, Any]] = {
     **{flag: {"action": "store_true"} for flag in ("--gloo", "--jsrun", "--torus-allreduce")},
@@ -57,9 +61,31 @@ class _Export(argparse.Action):
         namespace.exported = {**namespace.exported, self.option.env: text}
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes words for mpirun as they are, also a single one that begins with a dash."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(self._joined(given), namespace)
+
+    def _joined(self, words: list[str]) -> list[str]:
+        """Return ``words`` with ``--mpi-args=X`` for ``--mpi-args X``, up to the command."""
+        joined: list[str] = []
+        while words and words[0].startswith("-") and words[0] != "--":
+            action = self._option_string_actions.get(words[0])
+            count = 0 if action is None else 1 if action.nargs is None else int(action.nargs)
+            taken, words = words[: 1 + count], words[1 + count :]
+            if taken[0] in WORDS_FOR_MPIRUN and len(taken) == 2:
+                taken = ["=".join(taken)]
+            joined += taken
+        return joined + words
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of ``horovodrun``."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="horovodrun",
         description="Start a data-parallel job on MPI.",
         usage="horovodrun -np N [options] COMMAND [ARGUMENT ...]",

@@ -80,20 +80,54 @@ class Tail:
         return text[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]
 
 
+class NotStartedError(Exception):
+    """The command does not run: why, and the exit code that says so."""
+
+    def __init__(self, why: str, code: int) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Copy:
+    """A file that keeps what a stream of the command says; a job goes on without it.
+
+    Raises:
+        NotStartedError: The file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise NotStartedError(f"--output-filename: {path}: {error.strerror}", 1) from None
+
+    def write(self, data: bytes) -> str:
+        """Append ``data``; return what is wrong, once, '' if nothing is."""
+        try:
+            _write_all(self._fd, b"" if self._fd < 0 else data)
+        except OSError as error:
+            os.close(self._fd)
+            self._fd = -1
+            return f"{self.path} is incomplete: {error.strerror}"
+        return ""
+
+
 class Stream:
     """One of the two streams of the command, on its way to ours.
 
     Args:
         number: 1 or 2, our own file descriptor.
-        file: Where a copy goes, or None.
+        copy: What is kept of it in a file, or None.
         tail: Where the last lines are kept.
         timestamps: Every line gets the time in front.
     """
 
-    def __init__(self, number: int, file: Path | None, tail: Tail, timestamps: bool) -> None:
+    def __init__(self, number: int, copy: Copy | None, tail: Tail, timestamps: bool) -> None:
         self.number = number
         self.source, self.given = _channel(os.isatty(number))
-        self._file = file.open("wb", buffering=0) if file else None
+        self._copy = copy
         self._tail, self._timestamps, self._line_begins = tail, timestamps, True
         self._readers_are_gone = False
 
@@ -105,22 +139,17 @@ class Stream:
             data = b""
         self._tail.add(self.number, data)
         data = self._stamped(data) if self._timestamps and data else data
-        for keep in (self._write_file, self._write_on):
-            keep(data)
+        if self._copy and (wrong := self._copy.write(data)):
+            with contextlib.suppress(OSError):
+                os.write(2, f"horovodrun: {wrong}\n".encode(errors="backslashreplace"))
+        self._write_on(data)
         return bool(data)
 
-    def _write_file(self, data: bytes) -> None:
-        if self._file:
-            self._file.write(data)
-
     def _write_on(self, data: bytes) -> None:
-        left = memoryview(b"" if self._readers_are_gone else data)
-        while left:
-            try:
-                left = left[os.write(self.number, left) :]
-            except OSError:
-                self._readers_are_gone = True
-                return
+        try:
+            _write_all(self.number, b"" if self._readers_are_gone else data)
+        except OSError:
+            self._readers_are_gone = True
 
     def _stamped(self, data: bytes) -> bytes:
         now = time.time()
@@ -134,6 +163,12 @@ class Stream:
         )
 
 
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 def _channel(terminal: bool) -> tuple[int, int]:
     """Return (read end, write end): a terminal where ours is one, so that the command sees one."""
     if not terminal:
@@ -144,7 +179,11 @@ def _channel(terminal: bool) -> tuple[int, int]:
 
 
 class RankProcess:
-    """The command of a rank, as a child of this process."""
+    """The command of a rank, as a child of this process.
+
+    Raises:
+        NotStartedError: The command cannot be started, or a file of its output cannot be made.
+    """
 
     def __init__(self, command: list[str], options: dict[str, Any]) -> None:
         self.rank = find_rank(os.environ)
@@ -155,12 +194,10 @@ class RankProcess:
         folder = options.get("output") and rank_folder(
             options["output"], self.rank, options["size"]
         )
-        if folder:
-            folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / name if folder else None for name in ("stdout", "stderr")]
+        copies = [Copy(folder / name) if folder else None for name in ("stdout", "stderr")]
         self._streams = [
-            Stream(number, file, self.tail, bool(options.get("timestamps")))
-            for number, file in zip((1, 2), files, strict=True)
+            Stream(number, copy, self.tail, bool(options.get("timestamps")))
+            for number, copy in zip((1, 2), copies, strict=True)
         ]
         self._wake, wake_end = os.pipe()
         os.set_blocking(wake_end, False)
@@ -179,14 +216,17 @@ class RankProcess:
                 os._exit(1)
 
         out, err = (stream.given for stream in self._streams)
-        child = subprocess.Popen(
-            command,
-            stdout=out,
-            stderr=err,
-            close_fds=False,  # MPICH's ranks speak to their launcher through an inherited one
-            process_group=0,
-            preexec_fn=end_with_parent,
-        )
+        try:
+            child = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=err,
+                close_fds=False,  # MPICH's ranks speak to their launcher through an inherited one
+                process_group=0,
+                preexec_fn=end_with_parent,
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise NotStartedError(f"cannot start {command[0]!r}: {error}", CANNOT_START) from None
         os.close(out)
         os.close(err)
         return child
@@ -265,13 +305,11 @@ def main(argv: list[str]) -> None:
         send_record({"started": find_rank(os.environ)})
     try:
         process = RankProcess(command, options)
-    except OSError as error:
-        text = f"cannot start {command[0]!r}: {error}"
-        rank = find_rank(os.environ)
-        host = socket.gethostname()
-        content = {"rank": rank, "host": host, "code": CANNOT_START, "told": False, "tail": [text]}
-        send_record(content)
-        os._exit(CANNOT_START)
+    except (NotStartedError, OSError) as error:
+        rank, host, code = find_rank(os.environ), socket.gethostname(), getattr(error, "code", 1)
+        text = str(error)[-TAIL_BYTES:]
+        send_record({"rank": rank, "host": host, "code": code, "told": False, "tail": [text]})
+        os._exit(code)
     code = process.wait()
     if code:
         process.report(code)

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.space import PARAMETERS
 from horovod.runner.config_file import ConfigFileError, read_config_file
-from horovod.runner.launch import make_environment, make_job, make_parser
+from horovod.runner.launch import main, make_environment, make_job, make_parser
 from horovod.runner.options import BY_KEY, OPTIONS, encode_mib, job_environment
 
 COMMAND = ["-np", "2", "python", "train.py"]
@@ -158,3 +158,48 @@ def test_interfaces_may_be_given_by_commas_or_one_by_one() -> None:
     flags = ["--network-interface", "eth0,eth1", "--network-interface", "ib0", *COMMAND]
     job = make_job(make_parser().parse_args(flags))
     assert job.network_interfaces == ["eth0", "eth1", "ib0"]
+
+
+@pytest.mark.parametrize("flag", ["--mpi-args", "--binding-args"])
+@pytest.mark.parametrize("text", ["--report-bindings", "-v", "--map-by core", "x", ""])
+def test_words_for_mpirun_may_be_a_single_option(flag: str, text: str) -> None:
+    for given in ([flag, text], [f"{flag}={text}"]):
+        job = make_job(make_parser().parse_args(["--verbose", "-H", "a:2", *given, *COMMAND]))
+        words = job.mpi_args if flag == "--mpi-args" else job.binding_args or []
+        assert (list(words), list(job.command)) == (text.split(), ["python", "train.py"])
+
+
+def test_words_of_the_command_stay_as_they_are() -> None:
+    command = ["python", "train.py", "--mpi-args", "--x", "--", "--binding-args", "-y"]
+    for separator in ([], ["--"]):
+        job = make_job(make_parser().parse_args(["-np", "2", *separator, *command]))
+        assert list(job.command) == command
+
+
+@pytest.mark.parametrize("flag", ["--mpi-args", "--binding-args"])
+def test_an_unclosed_quote_names_its_option(flag: str) -> None:
+    with pytest.raises(ValueError, match=f"{flag}: no closing quotation in .--map-by 'core"):
+        make_job(make_parser().parse_args([flag, "--map-by 'core", *COMMAND]))
+
+
+def test_an_output_that_cannot_be_a_folder_is_wrong_usage(tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").touch()
+    for path in ("file", "file/below", "x" * 300, "a\0b"):
+        with pytest.raises(ValueError, match=r"--output-filename .*expected a folder"):
+            make_job(
+                make_parser().parse_args(["--output-filename", f"{tmp_path}/{path}", *COMMAND])
+            )
+    with pytest.raises(SystemExit) as exit_:
+        main(["--output-filename", f"{tmp_path}/file", *COMMAND])
+    assert exit_.value.code == 2 and "--output-filename" in capsys.readouterr().err
+
+
+def test_an_output_on_other_hosts_is_theirs_to_make(tmp_path: Path) -> None:
+    def check(path: str, *more: str) -> None:
+        words = ["--output-filename", str(tmp_path / path), *more, *COMMAND]
+        make_job(make_parser().parse_args(words))
+
+    check("there", "-H", "a:1,b:1")
+    assert list(tmp_path.iterdir()) == []
+    check("here")
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]

@@ -78,6 +78,29 @@ def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert "nowhere" in record["tail"][0]
 
 
+def test_only_the_start_of_the_command_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken" / "rank.03" / "stderr").mkdir(parents=True)
+    for output, why in (
+        (tmp_path / "file", "Not a directory"),
+        (tmp_path / "file" / "below", "Not a directory"),
+        (tmp_path / "taken", "Is a directory"),
+    ):
+        status, out, _, (failure,) = run("print('never')", output=str(output))
+        assert (status, out, failure.code) == (1, b"", 1)
+        assert failure.tail[0].startswith(f"--output-filename: {output}")
+        assert failure.tail[0].endswith(why)
+
+
+def test_a_copy_without_room_is_given_up_and_the_command_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "rank.03"
+    folder.mkdir()
+    (folder / "stdout").symlink_to("/dev/full")
+    status, out, err, failures = run("print('a'); print('b')", output=str(tmp_path))
+    assert (status, out, failures) == (0, b"a\nb\n", [])
+    assert err.decode() == f"horovodrun: {folder}/stdout is incomplete: No space left on device\n"
+
+
 def test_a_signal_reaches_the_command_once_and_is_no_failure_of_its_own() -> None:
     code = (
         "import signal, time, os\n"
