@@ -68,12 +68,12 @@ class Parameter:
                 domain.
         """
         name = source or self.name
-        if isinstance(value, bool):
-            number = float(value)
-        elif isinstance(value, int | float):
-            number = float(value)
-        else:
+        if not isinstance(value, int | float):
             raise InvalidSettingError(self._message(name, value))
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
         if not math.isfinite(number) or not self.valid_low <= number <= self.valid_high:
             raise InvalidSettingError(self._message(name, value))
         if self.type is float:
@@ -101,12 +101,12 @@ class Parameter:
         return repr(float(value)) if self.type is float else str(int(value))
 
     def _message(self, name: str, value: object) -> str:
-        kind = {int: "a whole number", float: "a number", bool: "0 or 1"}[self.type]
-        unit = "" if self.type is bool else f" of {self.unit}"
         low, high = f"{self.valid_low:.15g}", f"{self.valid_high:.15g}"
+        kind = "a whole number" if self.type is int else "a number"
+        expected = f"{kind} of {self.unit} between {low} and {high}"
         return (
-            f"{name}: expected {kind}{unit} between {low} and {high}, got {value!r}; "
-            f"unset it to let the tuner choose (default {self.default})"
+            f"{name}: expected {self.unit if self.type is bool else expected}, got {value!r}; "
+            f"unset it to let the tuner choose (default {self.format(self.default)})"
         )
 
 

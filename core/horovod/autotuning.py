@@ -41,6 +41,8 @@ SERVICE = ("-P", "-m", "autotune.service")
 """Arguments of this Python that run the service (-P: not a folder 'autotune' beside the script)."""
 READY_SECONDS = 10.0
 """How long init waits for the service."""
+MOST_SAMPLES = 2**40
+"""The most that ``step`` takes: sums of them stay far within the engine's 64 bits."""
 FINISH_SECONDS = 2.0
 """How long shutdown waits for the service's last lines."""
 PUMP_SECONDS = 0.05
@@ -341,14 +343,15 @@ def step(samples: int | None = None) -> None:
             size, the tuner then compares samples per second; rank 0's numbers count.
 
     Raises:
-        ValueError: ``hvd.init()`` was not called, or ``samples`` is not a positive whole number.
+        ValueError: ``hvd.init()`` was not called, or ``samples`` is no whole number in its range.
     """
     engine = basics.engine()
     if samples is not None:
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        is_whole = isinstance(samples, int) and not isinstance(samples, bool)
+        if not is_whole or not 1 <= samples <= MOST_SAMPLES:
             raise ValueError(
-                f"hvd.autotune.step: samples: expected a positive whole number, got {samples!r} "
-                f"(rank {basics.rank()} of {basics.size()})"
+                f"hvd.autotune.step: samples: expected a whole number between 1 and {MOST_SAMPLES},"
+                f" got {samples!r} (rank {basics.rank()} of {basics.size()})"
             )
         engine.add_samples(samples)
     if not _steps.exists:

@@ -14,6 +14,8 @@ from typing import Any
 
 from autotune.space import PARAMETERS
 
+_LAST_CORE = 1023
+"""The last one that a ``cpu_set_t`` has room for."""
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
@@ -45,7 +47,8 @@ def _whole(env: str, low: int, unit: str, high: int = 2**31 - 1) -> Callable[[st
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            raise _wrong(env, f"a whole number of {unit} between {low} and {high}", text)
+            of = f" of {unit}" if unit else ""
+            raise _wrong(env, f"a whole number{of} between {low} and {high}", text)
         return value
 
     return parse
@@ -85,10 +88,9 @@ def _log_level(text: str) -> int:
 
 def _cores(text: str) -> tuple[int, ...]:
     cores = [core.strip() for core in text.split(",")]
-    if not all(core.isdecimal() for core in cores):
-        raise _wrong(
-            "HOROVOD_THREAD_AFFINITY", "core numbers such as 0,1 (one per local rank)", text
-        )
+    if not all(core.isdecimal() and len(core) < 10 and int(core) <= _LAST_CORE for core in cores):
+        expected = f"core numbers up to {_LAST_CORE} such as 0,1 (one per local rank)"
+        raise _wrong("HOROVOD_THREAD_AFFINITY", expected, text)
     return tuple(int(core) for core in cores)
 
 
@@ -135,7 +137,7 @@ VARIABLES: tuple[Variable, ...] = (
         default=0.05,
     ),
     Variable(env=_TUNER + "PRIOR", parse=_switch(_TUNER + "PRIOR"), default=True),
-    Variable(env=_TUNER + "SEED", parse=_whole(_TUNER + "SEED", 0, "any kind", 2**32 - 1)),
+    Variable(env=_TUNER + "SEED", parse=_whole(_TUNER + "SEED", 0, "", 2**32 - 1)),
     Variable(
         env="HOROVOD_STALL_CHECK_DISABLE",
         parse=_switch("HOROVOD_STALL_CHECK_DISABLE"),

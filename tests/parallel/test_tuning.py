@@ -111,8 +111,9 @@ def test_the_script_says_how_many_samples_a_step_has(fake: Fake, rank: int) -> N
     for _ in range(50):
         hvd.allreduce(torch.ones(1000), name="t")
         hvd.autotune.step(samples=32)
-    with pytest.raises(ValueError, match="samples: expected a positive whole number, got 0"):
-        hvd.autotune.step(samples=0)
+    for wrong in (0, -1, 10**30, 1.5, True):
+        with pytest.raises(ValueError, match=f"samples: expected a whole number.*, got {wrong!r}"):
+            hvd.autotune.step(samples=wrong)
     hvd.shutdown()
     if rank == 0:
         records = [one for message in read(heard, protocol.Steps) for one in message.records]

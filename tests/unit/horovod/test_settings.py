@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from horovod.settings import VARIABLES, RankReport, find_error, read_settings
+from horovod.settings import VARIABLES, RankReport, Variable, find_error, read_settings
 
 
 def test_nothing_set_gives_the_defaults_and_fixes_nothing() -> None:
@@ -65,6 +67,29 @@ def test_values(name: str, value: str, expected: object) -> None:
 def test_a_wrong_value_names_variable_and_value(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"^{name}: expected .*, got .*{value}"):
         read_settings({name: value})
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.env)
+@pytest.mark.parametrize("value", [10**30, 10**400])
+def test_no_number_is_too_large_to_be_refused(variable: Variable, value: int) -> None:
+    if variable.parse is not str:
+        with contextlib.suppress(ValueError):
+            assert variable.parse(str(value)) is True, "a switch is on"
+
+
+@pytest.mark.parametrize("value", ["9999999999999999999", "0,1024", "1023,99999999999"])
+def test_a_core_that_cannot_be_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match=f"core numbers up to 1023 .*, got '{value}'"):
+        read_settings({"HOROVOD_THREAD_AFFINITY": value})
+
+
+def test_the_kind_of_a_value_is_said_once() -> None:
+    for name, value, expected in (
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "2", "expected 0 or 1, got"),
+        ("HOROVOD_AUTOTUNE_SEED", "x", "expected a whole number between 0 and 4294967295, got"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}: {expected} "):
+            read_settings({name: value})
 
 
 def test_all_wrong_values_are_named_at_once() -> None:
