@@ -8,11 +8,13 @@ command, 126: not executable, as in a shell.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from autotune.errors import AutotuneError, NoAnswerError
+from autotune.errors import AutotuneError, NoAnswerError, OutputError
 from autotune.replay import FORMATS, render
 from autotune.result import Result, environment, read_result
 from autotune.show import table
@@ -31,15 +33,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options, command = _parse(given)
     try:
-        return _run(options, command)
+        with _output():
+            options, command = _parse(given)
+            return _run(options, command)
+    except BrokenPipeError:
+        return 1
     except AutotuneError as error:
         _say(str(error))
         return 1
-    except BrokenPipeError:
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[None]:
+    """Let everything that is printed inside arrive, or be an error.
+
+    What the terminal's encoding lacks is printed as its code.
+
+    Raises:
+        OutputError: Standard output cannot be written.
+        BrokenPipeError: Nobody reads it any more.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:  # not from writing what is open
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"standard output: cannot be written ({error.strerror})") from None
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -96,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
+    if sys.stdout is None and options.task != "replay":
+        raise OutputError("standard output: is closed: there is nowhere to put the answer")
     if options.task == "show":
         return _show(options.log)
     if options.task == "runs":
@@ -182,7 +213,9 @@ def _replay(log: str, result: Result, command: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print("autotune:", " ".join(text.splitlines()), file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # print() would take standard output instead
+        with contextlib.suppress(OSError):
+            print("autotune:", " ".join(text.splitlines()), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

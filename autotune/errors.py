@@ -9,6 +9,7 @@
     │   ├── RefusedEntryError               an entry contradicts the log; it stays wrong
     │   └── NoAnswerError                   the log holds no trial that could be the answer
     ├── TimelineError                       a file is no timeline, or holds no collective
+    ├── OutputError                         the answer cannot be printed
     └── ProtocolError                       the other side of the pipe broke the contract
 """
 
@@ -41,6 +42,10 @@ class NoAnswerError(LogError):
 
 class TimelineError(AutotuneError):
     """A file cannot be read as a timeline, or has nothing to analyse; the message names it."""
+
+
+class OutputError(AutotuneError):
+    """Standard output cannot be written."""
 
 
 class ProtocolError(AutotuneError):

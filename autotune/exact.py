@@ -20,6 +20,14 @@ def exact(value: float) -> str:
     return text.removesuffix(".0")
 
 
+def rounded(value: float, digits: int) -> str:
+    """Return ``value`` to ``digits`` significant digits, whole ones to the last, no exponent."""
+    text = f"{value:.{digits}g}"
+    if "e+" in text:
+        return f"{value:.0f}"
+    return exact(float(text)) if "e-" in text else text
+
+
 def exact_mib(value_bytes: int) -> str:
     """Return ``value_bytes`` in MiB; ``space.mib_to_bytes(float(text))`` is ``value_bytes``."""
     return exact(bytes_to_mib(value_bytes))

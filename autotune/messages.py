@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from autotune.bayes import Incumbent
 from autotune.budget import Account
 from autotune.certify import MOST_PAIRS
+from autotune.exact import rounded
 from autotune.protocol import Check, Settings
 from autotune.scoring import MIN_WINDOW_US
 from autotune.space import BY_NAME, MIB, Value
@@ -26,7 +27,7 @@ def value_text(name: str, value: Value) -> str:
         "cache_capacity": "cache",
     }
     if name == "fusion_threshold_bytes":
-        text = f"{value / MIB:.4g} MiB" if value else "off"
+        text = f"{rounded(value / MIB, 4)} MiB" if value else "off"
     elif name == "cycle_time_ms":
         text = f"{value:g} ms"
     elif name == "cache_capacity":
@@ -57,7 +58,7 @@ def start_text(settings: Settings) -> str:
 def length_text(step_us: float, *, steps: int) -> str:
     """Return how long tuning takes, once the default's step time is known."""
     return (
-        f"autotune: at {step_us / 1000:.3g} ms a training step, as a rule within {steps} more "
+        f"autotune: at {rounded(step_us / 1000, 3)} ms a training step, as a rule within {steps} more "
         "steps; pauses to stay within HOROVOD_AUTOTUNE_BUDGET, and a step time that changes, "
         "take longer"
     )
@@ -92,8 +93,8 @@ def progress_text(
     best = "the default" if incumbent.params == default else best
     return (
         f"autotune: trial {trial.trial_id + 1} of at most {most}: "
-        f"{params_text(trial.params, names)}: score {trial.score:.4g} {HIGHER}{how}; "
-        f"best so far: {best} at {incumbent.score:.4g}, {incumbent.gain:+.1%} over the default"
+        f"{params_text(trial.params, names)}: score {rounded(trial.score, 4)} {HIGHER}{how}; "
+        f"best so far: {best} at {rounded(incumbent.score, 4)}, {incumbent.gain:+.1%} over the default"
     )
 
 
@@ -126,7 +127,7 @@ def result_text(best: Trial, *, reason: str, names: Collection[str]) -> str:
     what = "the default stays" if best.trial_id == 0 else "stays"
     return (
         f"autotune: done: {what} in force: {params_text(best.params, names)} "
-        f"(score {best.score:.4g} {HIGHER}); {reason}"
+        f"(score {rounded(best.score, 4)} {HIGHER}); {reason}"
     )
 
 
@@ -184,5 +185,5 @@ def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]
     """Return what a job that ended while tuning says at exit."""
     return (
         f"autotune: unfinished: the job ended after {done} of at most {most} trials; "
-        f"best so far: {params_text(best.params, names)} (score {best.score:.4g} {HIGHER})"
+        f"best so far: {params_text(best.params, names)} (score {rounded(best.score, 4)} {HIGHER})"
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune import snippets
 from autotune.errors import InvalidSettingError
-from autotune.exact import exact
+from autotune.exact import exact, rounded
 from autotune.result import (
     ORDER,
     SCORE_UNIT,
@@ -56,7 +56,7 @@ def _text(result: Result) -> str:
         value = getattr(result.params, parameter.name)
         unit = "" if parameter.type is bool else f" {parameter.unit}"
         rows.append(f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}")
-    rows[0] += f" ({result.params.fusion_threshold_bytes / 2**20:.6g} MiB)"
+    rows[0] += f" ({rounded(result.params.fusion_threshold_bytes / 2**20, 6)} MiB)"
     if result.score is not None:
         rows.append(f"{'score':24}{exact(result.score)} {SCORE_UNIT}")
     if result.gain is not None:

@@ -7,6 +7,7 @@ so a job's answer can be kept, and replayed, without its log.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -135,6 +136,8 @@ def differences(result: Result, *, size: int, local_size: int, versions: Mapping
 
 def _read_saved(path: str) -> Result | None:
     """Return the saved result in the file; None: the file is something else."""
+    if not os.path.isfile(path):
+        return None  # the reader of logs says what is wrong
     try:
         with open(path, "rb") as file:
             if file.read(1) != b"{":

@@ -66,14 +66,20 @@ def databases(path: str) -> list[str]:
             raise LogError(f"{path}: is a folder without autotune databases (*.db)")
         return files
     if not os.path.isfile(path):
-        raise LogError(f"{path}: no such file: expected a database or a folder of databases")
+        problem = "is not a regular file" if os.path.exists(path) else "no such file"
+        raise LogError(f"{path}: {problem}: expected a database or a folder of databases")
     try:
-        beside = path if is_sqlite(path) else default_db_path(os.path.realpath(path))
+        if is_sqlite(path):
+            return [path]
+        beside, is_empty = default_db_path(os.path.realpath(path)), not os.path.getsize(path)
     except OSError as error:
         raise LogError(f"{path}: cannot be read ({error.strerror})") from None
-    if not os.path.isfile(beside):
-        raise LogError(f"{path}: not a database, and there is none beside it ({beside})")
-    return [beside]
+    if os.path.isfile(beside):
+        return [beside]
+    if is_empty:
+        return [path]  # a database without a run
+    where = "" if path.endswith(".db") else f", and there is none beside it ({beside})"
+    raise LogError(f"{path}: not a database{where}")
 
 
 def datasette_metadata(path: str) -> str:

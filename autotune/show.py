@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from autotune.exact import rounded
 from autotune.result import SCORE_UNIT, gain_text, result_of
 from autotune.storage.locking import holder
 from autotune.storage.reader import LogView
@@ -67,12 +68,12 @@ def _cells(view: LogView, trial: Trial) -> list[str]:
     params = trial.params
     return [
         str(trial.trial_id),
-        f"{params.fusion_threshold_bytes / 2**20:.6g}",
-        f"{params.cycle_time_ms:.6g}",
+        rounded(params.fusion_threshold_bytes / 2**20, 6),
+        rounded(params.cycle_time_ms, 6),
         str(params.cache_capacity),
         str(int(params.hierarchical_allreduce)),
         str(int(params.hierarchical_allgather)),
-        f"{trial.score:.6g}",
+        rounded(trial.score, 6),
         _over_default(view, trial),
         str(trial.state),
     ]

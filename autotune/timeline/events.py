@@ -11,6 +11,7 @@ import codecs
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from json import JSONDecodeError
@@ -50,6 +51,8 @@ class EventReader:
             TimelineError: The file cannot be read, or does not begin as a timeline does.
         """
         try:
+            if not _ends(self.path):
+                raise TimelineError(f"{self.path}: is not a regular file: expected a timeline")
             with open(self.path, "rb") as file:
                 yield from self._read(file)
         except OSError as error:
@@ -120,6 +123,19 @@ class EventReader:
         if at_end and left.startswith("]"):
             self.whole, left = True, left[1:]
         self.skipped_bytes += len(left)
+
+
+def _ends(path: str) -> bool:
+    """Return whether reading comes to an end: a file, or a pipe that a shell has connected.
+
+    A pipe with a name waits for a writer that may never come.
+
+    Raises:
+        OSError: There is nothing.
+    """
+    mode = os.stat(path).st_mode
+    is_connected = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or is_connected  # reading a folder says so
 
 
 def _array(body: str, last: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from autotune.exact import rounded
 from autotune.timeline.phases import COMMUNICATION, Phase
 from autotune.timeline.report import RankSums, TimelineReport
 
@@ -39,7 +40,7 @@ def duration(us: float) -> str:
     """Return ``us`` microseconds as people write them."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if us >= size:
-            return f"{us / size:.3g} {unit}" if us < 999.5 * size else f"{us / size:.0f} {unit}"
+            return f"{rounded(us / size, 3)} {unit}"
     return f"{us:.0f} us"
 
 
@@ -47,9 +48,9 @@ def size(count: float) -> str:
     """Return ``count`` bytes as people write them."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
-            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
+            return f"{rounded(count, 3)} {unit}"
         count /= 1024
-    return f"{count:.3g} GiB"
+    return f"{rounded(count, 3)} GiB"
 
 
 def share(part: float, whole: float) -> float:
@@ -179,7 +180,7 @@ def _backends(report: TimelineReport) -> Iterator[Finding]:
     for name, sums in sorted(report.backends.items(), key=lambda item: -item[1].transfer_us):
         rate = ""
         if sums.payload_bytes and sums.transfer_us:
-            rate = f", {sums.payload_bytes / sums.transfer_us:.3g} bytes/us"
+            rate = f", {rounded(sums.payload_bytes / sums.transfer_us, 3)} bytes/us"
         yield Finding(
             key="backend",
             text=f"{name} moves {sums.tensors} tensors in {sums.operations} operations, "

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,85 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     command = f"{sys.executable} -m autotune show {FINISHED} | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+TIMELINE = str(DATA / "horovod-0.28.1-timeline-cpu-2-ranks.json")
+ANSWERS = [
+    ["best", FINISHED],
+    ["show", FINISHED],
+    ["best", FINISHED, "--format", "json"],
+    ["timeline", TIMELINE],
+    ["timeline", TIMELINE, "--format", "json"],
+]
+
+
+@pytest.mark.parametrize("arguments", ANSWERS)
+@pytest.mark.parametrize(
+    ("redirection", "why"), [(">/dev/full", "No space left on device"), (">&-", "closed")]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_answer_that_cannot_be_printed_is_1_with_one_line(
+    arguments: list[str], redirection: str, why: str, unbuffered: str
+) -> None:
+    command = shlex.join([sys.executable, "-m", "autotune", *arguments])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {redirection}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("autotune: standard output: ") and why in done.stderr
+
+
+def test_a_command_is_replayed_without_standard_output(tuned: str) -> None:
+    command = shlex.join([sys.executable, "-m", "autotune", "replay", tuned, "--", "true"])
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_standard_error_the_answer_is_still_nothing_else() -> None:
+    command = shlex.join([sys.executable, "-m", "autotune", "best", CUT_SHORT])
+    answers = [
+        subprocess.run(["sh", "-c", f"{command} {where}"], stdout=subprocess.PIPE).stdout
+        for where in ("2>/dev/null", "2>&-", "2>/dev/full")
+    ]
+    assert answers[0] == answers[1] == answers[2] != b""
+
+
+@pytest.mark.parametrize("task", ["show", "timeline"])
+def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path, task: str) -> None:
+    path = tmp_path / "l\u00f6g"
+    path.write_bytes(Path(TIMELINE if task == "timeline" else FINISHED).read_bytes())
+    done = autotune(task, str(path), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "l\\xf6g" in done.stdout
+
+
+@pytest.mark.parametrize("task", ["best", "show", "timeline", "runs"])
+def test_what_may_never_end_is_not_read(tmp_path: Path, task: str) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (str(tmp_path / "fifo"), "/dev/null", "/dev/zero"):
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", task, path],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 1
+        assert f"{path}: is not a regular file: expected" in done.stderr
+
+
+def test_a_timeline_may_come_through_a_pipe() -> None:
+    with open(TIMELINE, "rb") as file, subprocess.Popen(["cat"], stdin=file, stdout=-1) as cat:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "timeline", "/dev/stdin"],
+            stdin=cat.stdout,
+            capture_output=True,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_best_imports_nothing_heavy_and_answers_at_once() -> None:

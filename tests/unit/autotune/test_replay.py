@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import InvalidSettingError
+from autotune.exact import rounded
 from autotune.replay import FORMATS, flags, render
 from autotune.result import Result, environment
 from autotune.space import BY_ENV, BY_NAME, PARAMETERS, mib_to_bytes
@@ -220,3 +221,18 @@ def test_json_and_text_say_what_is_known() -> None:
     assert "2148.44 bytes/us, higher is better" in text
     assert "+10.0 % over the default (+5.0 to +20.0), certified" in text
     assert "not finished" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1063.4, 3, "1063"),
+        (999.6, 3, "1000"),
+        (1234567.8, 6, "1234568"),
+        (0.00001234, 3, "0.0000123"),
+        (12.345, 3, "12.3"),
+        (0.0, 3, "0"),
+    ],
+)
+def test_rounded_numbers_have_no_exponent(value: float, digits: int, text: str) -> None:
+    assert rounded(value, digits) == text

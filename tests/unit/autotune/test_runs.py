@@ -148,3 +148,21 @@ def test_datasette_shows_tables_views_and_what_columns_mean(capsys, job) -> None
 
 
 PAGES = (".json", "/run_summary.json?_shape=array", "/trials")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("empty.db", "", "no answer: holds no run yet"),
+        ("log.csv", "", "no answer: holds no run yet"),
+        ("text.db", "precious", "not a database"),
+        ("log.csv", "precious", "not a database, and there is none beside it ({folder}/log.db)"),
+    ],
+)
+def test_a_file_without_runs_is_called_what_it_is(
+    capsys, tmp_path: Path, name: str, content: str, reason: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert main(["runs", str(path)]) == 1
+    assert capsys.readouterr().err == f"autotune: {path}: {reason.format(folder=tmp_path)}\n"

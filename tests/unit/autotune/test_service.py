@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.events import RunFinished
+from autotune.exact import rounded
 from autotune.messages import params_text
 from autotune.protocol import (
     Apply,
@@ -183,7 +184,7 @@ def test_the_best_so_far_is_the_same_for_the_job_and_for_its_logs(runtime, tmp_p
         view = read_log(str(path))
         names = ("fusion_threshold_bytes", "cycle_time_ms", "cache_capacity")
         assert f"best so far: {params_text(view.answer().params, names)} (" in said
-        assert f"score {view.answer().score:.4g} " in said
+        assert f"score {rounded(view.answer().score, 4)} " in said
     assert "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here" in service.texts()
 
 

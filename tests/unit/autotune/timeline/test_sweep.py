@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.timeline import analyse
+from autotune.timeline.findings import duration, findings, size
 from autotune.timeline.phases import Phase, activity_phase
 from unit.autotune.timeline.conftest import HOROVOD, Recorder
 
@@ -151,3 +152,11 @@ def test_phases_sum_to_the_total_for_whatever_the_engine_writes(read, recorder) 
         assert sum(column[row] for column in report.steps.phases) == pytest.approx(time)
     assert report.operation_union_us <= report.communication_us
     json.dumps(report.as_dict())
+
+
+def test_rates_and_sizes_are_plain_numbers(recorder, read) -> None:
+    recorder.operation(["a"], [(0, 0), (1, 0)], [0, 0, 0, 0.25])
+    texts = [str(finding) for finding in findings(read(recorder.events))]
+    assert any("4000 bytes/us" in text for text in texts)
+    assert not any("e+" in text for text in texts)
+    assert size(2000 * 2**30) == "2000 GiB" and duration(999.9e3) == "1000 ms"
