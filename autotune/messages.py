@@ -58,8 +58,8 @@ def start_text(settings: Settings) -> str:
 def length_text(step_us: float, *, steps: int) -> str:
     """Return how long tuning takes, once the default's step time is known."""
     return (
-        f"autotune: at {rounded(step_us / 1000, 3)} ms a training step, as a rule within {steps} more "
-        "steps; pauses to stay within HOROVOD_AUTOTUNE_BUDGET, and a step time that changes, "
+        f"autotune: at {rounded(step_us / 1000, 3)} ms a training step, as a rule within {steps} "
+        "more steps; pauses to stay within HOROVOD_AUTOTUNE_BUDGET, and a step time that changes, "
         "take longer"
     )
 
@@ -94,7 +94,8 @@ def progress_text(
     return (
         f"autotune: trial {trial.trial_id + 1} of at most {most}: "
         f"{params_text(trial.params, names)}: score {rounded(trial.score, 4)} {HIGHER}{how}; "
-        f"best so far: {best} at {rounded(incumbent.score, 4)}, {incumbent.gain:+.1%} over the default"
+        f"best so far: {best} at {rounded(incumbent.score, 4)}, {incumbent.gain:+.1%} over the "
+        "default"
     )
 
 
