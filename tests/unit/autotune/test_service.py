@@ -33,6 +33,7 @@ from autotune.protocol import (
     decode,
     encode,
 )
+from autotune.search import FEWEST_TRIALS
 from autotune.service import EndOfInput, Service
 from autotune.space import PARAMETERS
 from autotune.storage import read_log
@@ -177,7 +178,7 @@ def test_the_best_so_far_is_the_same_for_the_job_and_for_its_logs(runtime, tmp_p
     csv = tmp_path / "log.csv"
     service = runtime(csv_path=str(csv))
     service.greet()
-    service.train(until=lambda: len(service.of(Progress)) >= 8)
+    service.train(until=lambda: len(service.of(Progress)) >= FEWEST_TRIALS)
     assert service.end() == 0
     (said,) = [line.text for line in service.of(Line) if "unfinished" in line.text]
     for path in (csv, tmp_path / "log.db", tmp_path):
