@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from autotune.storage.placeholders import JOB_ID_VARIABLES
 from horovod.runner import mpirun, probe
 from horovod.runner.config_file import read_config_file
 from horovod.runner.hosts import parse_hostfile, parse_hosts
@@ -130,7 +131,8 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
     if arguments.hostfile:
         hosts = parse_hostfile(Path(arguments.hostfile))
     if arguments.output_filename:
-        check_output(arguments.output_filename, is_local=not (hosts or arguments.hostfile))
+        in_queue = any(os.environ.get(name) for name in JOB_ID_VARIABLES)
+        check_output(arguments.output_filename, is_local=not (hosts or in_queue))
     interfaces = ",".join(arguments.network_interfaces or ())
     return mpirun.Job(
         size=arguments.num_proc,

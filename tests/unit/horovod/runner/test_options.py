@@ -194,12 +194,15 @@ def test_an_output_that_cannot_be_a_folder_is_wrong_usage(tmp_path: Path, capsys
     assert exit_.value.code == 2 and "--output-filename" in capsys.readouterr().err
 
 
-def test_an_output_on_other_hosts_is_theirs_to_make(tmp_path: Path) -> None:
+def test_an_output_on_other_hosts_is_theirs_to_make(tmp_path: Path, monkeypatch) -> None:
     def check(path: str, *more: str) -> None:
         words = ["--output-filename", str(tmp_path / path), *more, *COMMAND]
         make_job(make_parser().parse_args(words))
 
     check("there", "-H", "a:1,b:1")
+    with monkeypatch.context() as queue:
+        queue.setenv("SLURM_JOB_ID", "7")
+        check("there")
     assert list(tmp_path.iterdir()) == []
     check("here")
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
