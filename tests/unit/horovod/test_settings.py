@@ -70,7 +70,7 @@ def test_a_wrong_value_names_variable_and_value(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.env)
-@pytest.mark.parametrize("value", [10**30, 10**400])
+@pytest.mark.parametrize("value", [10**30, 10**400], ids=["10^30", "10^400"])
 def test_no_number_is_too_large_to_be_refused(variable: Variable, value: int) -> None:
     if variable.parse is not str:
         with contextlib.suppress(ValueError):
