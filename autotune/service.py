@@ -373,4 +373,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # a thread that plans may be in native code, where the interpreter cannot end
