@@ -133,9 +133,9 @@ class HostDevice final : public Device {
       event->happen();
       if (counts) ++timed_events;
     });
-    ++events;
-    return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [this](const DeviceEvent* used) {
-      --events;
+    ++*events_;
+    return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [all = events_](const auto* used) {
+      --*all;
       delete static_cast<State*>(used->event);
       delete used;
     });
@@ -193,12 +193,12 @@ class HostDevice final : public Device {
     return memory_->blocks.size();
   }
   HostStream& engine_stream() { return *stream_; }
+  int events() const { return *events_; }  // that somebody still has
   bool is_used_by_this_thread() const { return used_ == this; }
   std::atomic<int> launches{0};           // of copy_all
   std::atomic<DeviceStream> captured{0};  // into a graph: nothing is recorded there
   std::atomic<int> waits{0};              // of a stream for an event
   std::atomic<int> timed_events{0};       // of the engine's stream that have happened
-  std::atomic<int> events{0};             // that somebody still has
   std::atomic<int> stuck{0};              // aborted communicators whose work did not end
 
  private:
@@ -281,6 +281,7 @@ class HostDevice final : public Device {
   inline static thread_local const HostDevice* used_ = nullptr;
   const int index_;
   std::atomic<uint64_t> recorded_{0};
+  std::shared_ptr<std::atomic<int>> events_ = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<Memory> memory_ =
       std::make_shared<Memory>();  // streams of the script use it, too
   HostStream default_;
