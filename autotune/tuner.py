@@ -32,6 +32,7 @@ from autotune.bayes import SearchSpace
 from autotune.budget import Account
 from autotune.certify import ALPHA
 from autotune.events import Event, Identified, Plan, RunFinished
+from autotune.inert import without_operation
 from autotune.inforce import InForce
 from autotune.normalise import Normaliser
 from autotune.prior import PhysicsPrior
@@ -42,7 +43,7 @@ from autotune.search import Search
 from autotune.space import Value
 from autotune.storage.contract import Replay, Resume, Start
 from autotune.trial import CommParams, RunState, Trial
-from autotune.warmup import Identifier, Warmup, steps_per_sample, window_steps, without_operation
+from autotune.warmup import Identifier, Warmup, steps_per_sample, window_steps
 from autotune.watch import DriftWatch, Recheck
 
 __all__ = ["WORTH_HAVING", "Phase", "Tuner"]
@@ -98,8 +99,7 @@ class Tuner:
         self._in_force = InForce(self._default)
         self._operations: Sequence[tuple[str, int]] = ()
         self._run: Run | None = None
-        self._is_planning = self._was_planning = False
-        self._is_length_told = False
+        self._is_planning = self._was_planning = self._is_length_told = False
         self._retunes = 0
         self._kept: Trial | None = None
         self._watch: DriftWatch | None = None

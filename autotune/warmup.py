@@ -1,13 +1,12 @@
-"""Before the first sample: which steps are training steps, how long a window of them is.
+"""Before the first sample: which steps are training steps, when their time is stationary.
 
-And what they consist of, and when their time is stationary.
+And how many of them a window takes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
 
 from autotune.protocol import Settings, StepRecord
 from autotune.scoring import MIN_WINDOW_US, Reading, Window, is_stationary
@@ -130,24 +129,3 @@ class Warmup:
 
     def _new_window(self) -> Window:
         return Window(epoch=self._epoch, steps=self._steps, settle=0)
-
-
-def without_operation(
-    operations: Sequence[tuple[str, int]], frozen: Collection[str]
-) -> dict[str, str]:
-    """Return {parameter: reason} of those not ``frozen`` whose operation no training step uses.
-
-    Args:
-        operations: As in ``protocol.Signature``. NCCL's allgather is one whatever the setting.
-        frozen: Parameters that have a reason already.
-    """
-    used = {operation for operation, _ in operations}
-    if "cuda allreduce" in used:
-        used.add("allreduce")
-    reasons = {}
-    for operation in ("allreduce", "allgather"):
-        name = f"hierarchical_{operation}"
-        if name not in frozen and operation not in used:
-            where = " of tensors in host memory" if f"cuda {operation}" in used else ""
-            reasons[name] = f"a training step of this job has no {operation}{where}"
-    return reasons

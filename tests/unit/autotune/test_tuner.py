@@ -10,12 +10,12 @@ import re
 import pytest
 
 from autotune.bayes import BayesianOptimizer
+from autotune.inert import without_operation
 from autotune.protocol import Apply, Done, Line, Progress, Settings
 from autotune.space import PARAMETERS
 from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
 from autotune.tuner import Phase, Tuner
-from autotune.warmup import without_operation
 
 ONE_HOST = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
 SEEDS = 5
