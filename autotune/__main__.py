@@ -2,6 +2,6 @@
 
 import sys
 
-from autotune.cli import main
+from autotune.cli.main import main
 
 sys.exit(main())

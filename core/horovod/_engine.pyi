@@ -65,7 +65,7 @@ class Rendezvous:
     def address(self) -> str: ...
 
 class StepRecord:
-    """Field for field autotune.protocol.StepRecord."""
+    """Field for field autotune.service.protocol.StepRecord."""
 
     step: int
     count: int

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from autotune import protocol
 from autotune.errors import ProtocolError
+from autotune.service import protocol
 from autotune.space import PARAMETERS
 from horovod import _engine, basics
 from horovod.job_description import inert_parameters, job_versions, make_hello, nothing_to_tune
@@ -199,7 +199,7 @@ class Session:
             message = protocol.Signature(signature=number, operations=tuple(operations))
             self._service.send(protocol.encode(message))
         for epoch, name, ok, worst in self._engine.drain_checks():
-            check = protocol.Check(epoch=epoch, name=name, ok=ok, worst_error=worst)
+            check = protocol.ResultCheck(epoch=epoch, name=name, ok=ok, worst_error=worst)
             self._service.send(protocol.encode(check))
         if records:
             steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from autotune import protocol
 from autotune.errors import AutotuneError
+from autotune.service import protocol
 from autotune.space import PARAMETERS
 from autotune.storage.placeholders import expand
 from horovod import __version__
@@ -81,7 +81,7 @@ def make_hello(
         csv_path=log_path(settings, prefix + "LOG") if check is None else None,
         db_path=log_path(settings, prefix + "DB") if check is None else None,
         check=check,
-        settings=protocol.Settings(
+        settings=protocol.TunerSettings(
             warmup_samples=settings[prefix + "WARMUP_SAMPLES"],
             steps_per_sample=settings[prefix + "STEPS_PER_SAMPLE"],
             max_samples=settings[prefix + "BAYES_OPT_MAX_SAMPLES"],

@@ -11,7 +11,7 @@ from e2e.processes import whole_rows
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SECOND_CELL = """
-from autotune.replay import render
+from autotune.cli.formats import render
 from autotune.result import read_result
 
 print(render(read_result("log.csv"), "text"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.replay import FORMATS, render
+from autotune.cli.formats import FORMATS, render
 from autotune.result import Result, environment, read_result
 from autotune.space import PARAMETERS
 from autotune.trial import CommParams

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autotune import protocol
+from autotune.service import protocol
 
 TRIED = {
     "fusion_threshold_bytes": 123_456,

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from autotune import protocol
+from autotune.service import protocol
 from horovod import autotuning
 
 FAKE = Path(__file__).with_name("fake_service.py")
@@ -99,7 +99,7 @@ def test_a_result_of_every_setting_is_checked_and_told(fake: Fake, rank: int) ->
         time.sleep(0.01)
     hvd.shutdown()
     if rank == 0:
-        checks = read(heard, protocol.Check)
+        checks = read(heard, protocol.ResultCheck)
         assert checks and all(check.ok for check in checks)
         assert 1 in {check.epoch for check in checks}
     hvd.init()

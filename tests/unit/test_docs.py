@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import _parser
-from autotune.replay import FORMATS
+from autotune.cli.formats import FORMATS
+from autotune.cli.main import _parser
 from horovod.runner.launch import make_parser
 from horovod.runner.options import OPTIONS
 from horovod.settings import VARIABLES

@@ -1,4 +1,4 @@
-"""Ours: the real ``autotune.tuner.Tuner``, driven as the service and the runtime drive it.
+"""Ours: the real ``autotune.tuning.tuner.Tuner``, driven as the service and the runtime drive it.
 
 Time is simulated, and with it what the real one costs: records travel every 50 ms, a planned
 setting is known ``FIRST_PLAN_S`` or ``PLAN_S`` after it was asked for, and a change takes effect
@@ -13,11 +13,12 @@ import math
 import numpy as np
 from job import Job
 
-from autotune.events import Event, Identified, Plan
-from autotune.protocol import Apply, Done, Settings, StepRecord, is_beyond
 from autotune.storage.contract import Fresh
 from autotune.trial import Certificate, CommParams, Sample, SampleKind, Trial, TrialState
-from autotune.tuner import Tuner
+from autotune.tuning.changes import Apply, Done, is_beyond
+from autotune.tuning.events import Event, Identified, Plan
+from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.tuner import Tuner
 from policies.ending import Ending
 
 DRAIN_US = 50_000.0
@@ -33,7 +34,7 @@ class Driver:
     def __init__(self, job: Job, seed: int, *, prior: bool) -> None:
         self._job = job
         self._tuner = Tuner(
-            settings=Settings(seed=seed, prior=prior),
+            settings=TunerSettings(seed=seed, prior=prior),
             seed=seed,
             size=job.surface.size,
             inert=job.surface.inert,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from autotune.events import Event, Identified, RunFinished
-from autotune.protocol import Apply, Done, Settings, StepRecord, is_beyond
 from autotune.storage.contract import Fresh, Start
 from autotune.trial import CommParams, Sample, Trial
-from autotune.tuner import Tuner
+from autotune.tuning.changes import Apply, Done, is_beyond
+from autotune.tuning.events import Event, Identified, RunFinished
+from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.tuner import Tuner
 
 INERT = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
 OPERATIONS = [("allreduce", 525_000)] * 46
@@ -164,7 +165,7 @@ class Job:
 
 
 def new_tuner(seed: int = 0, **settings: object) -> Tuner:
-    return Tuner(settings=Settings(seed=seed, **settings), seed=seed, size=2, inert=INERT)
+    return Tuner(settings=TunerSettings(seed=seed, **settings), seed=seed, size=2, inert=INERT)
 
 
 @functools.cache

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import main
-from autotune.replay import FORMATS, render
+from autotune.cli.formats import FORMATS, render
+from autotune.cli.main import main
 from autotune.result import Result
 from autotune.storage import open_logs
 from autotune.storage.contract import RunInfo

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import main
+from autotune.cli.formats import render
+from autotune.cli.main import main
 from autotune.errors import LogError
-from autotune.replay import render
 from autotune.result import Result, differences, read_result
 from autotune.trial import CommParams
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("horovod._engine")
 
-from autotune.protocol import Done
+from autotune.tuning.changes import Done
 from horovod.autotuning import Session
 from horovod.job_description import inert_parameters, make_hello, nothing_to_tune
 from horovod.mpi import Topology

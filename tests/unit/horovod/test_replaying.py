@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.replay import render
+from autotune.cli.formats import render
 from autotune.result import Result
 from autotune.space import PARAMETERS
 from autotune.trial import CommParams

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import main
+from autotune.cli.main import main
 from autotune.timeline import analyse
 from autotune.timeline.compare import compare
 from autotune.timeline.findings import findings

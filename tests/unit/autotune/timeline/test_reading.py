@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.cli import main
+from autotune.cli.main import main
 from autotune.timeline.events import BLOCK_BYTES, EventReader
 from unit.autotune.timeline.conftest import CYCLES, HOROVOD
 

@@ -1,0 +1,5 @@
+"""``autotune best | show | replay | runs | timeline``."""
+
+from autotune.cli.main import main
+
+__all__ = ["main"]

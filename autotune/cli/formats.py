@@ -1,0 +1,107 @@
+"""A tuned configuration in every form that a production job takes it in.
+
+A format is a function from a ``Result`` to text, registered under its name in ``FORMATS``. Every
+format is exact: bytes and floats come back from the text as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from autotune.cli import snippets
+from autotune.errors import InvalidSettingError
+from autotune.exact import exact, rounded
+from autotune.result import (
+    ORDER,
+    SCORE_UNIT,
+    Result,
+    environment,
+    gain_text,
+    launcher_values,
+)
+from autotune.space import BY_NAME
+from autotune.trial import CommParams
+
+
+def flags(params: CommParams) -> list[str]:
+    """Return the arguments of ``horovodrun`` that put ``params`` in force."""
+    arguments: list[str] = []
+    for name, value in launcher_values(params).items():
+        flag = BY_NAME[name].flag
+        if isinstance(value, bool):
+            arguments.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            arguments += [flag, value]
+    return arguments
+
+
+def render(result: Result, format_name: str) -> str:
+    """Return ``result`` in a format, without a newline at its end.
+
+    Raises:
+        InvalidSettingError: No such format.
+    """
+    if format_name not in FORMATS:
+        raise InvalidSettingError(
+            f"format: expected one of {', '.join(FORMATS)}, got {format_name!r}"
+        )
+    return FORMATS[format_name](result)
+
+
+def _text(result: Result) -> str:
+    rows = []
+    for parameter in ORDER:
+        value = getattr(result.params, parameter.name)
+        unit = "" if parameter.type is bool else f" {parameter.unit}"
+        rows.append(f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}")
+    rows[0] += f" ({rounded(result.params.fusion_threshold_bytes / 2**20, 6)} MiB)"
+    if result.score is not None:
+        rows.append(f"{'score':24}{exact(result.score)} {SCORE_UNIT}")
+    if result.gain is not None:
+        rows.append(f"{'gain':24}{gain_text(result)}")
+    rows.append(f"{'tuning':24}{'finished' if result.finished else 'not finished'}")
+    return "\n".join(rows)
+
+
+def _env(result: Result) -> str:
+    return "\n".join(f"{name}={text}" for name, text in environment(result.params).items())
+
+
+def _flags(result: Result) -> str:
+    return " ".join(flags(result.params))
+
+
+def _yaml(result: Result) -> str:
+    lines = ["params:"]
+    for name, value in launcher_values(result.params).items():
+        key = BY_NAME[name].flag.removeprefix("--").replace("-", "_")
+        lines.append(f"  {key}: {str(value).lower()}")
+    return "\n".join(lines)
+
+
+def _json(result: Result) -> str:
+    content: dict[str, Any] = {**result.params.as_dict(), "score": result.score}
+    content |= {"score_unit": SCORE_UNIT, "finished": result.finished}
+    if result.gain is not None:
+        content["certified"] = result.certified
+        content |= dict(zip(("gain", "gain_low", "gain_high"), result.gain, strict=True))
+    if result.job:
+        content["job"] = dict(result.job)
+    return json.dumps(content, indent=2)
+
+
+FORMATS: dict[str, Callable[[Result], str]] = {
+    "text": _text,
+    "env": _env,
+    "flags": _flags,
+    "yaml": _yaml,
+    "json": _json,
+    "mpirun": snippets.mpirun,
+    "mpiexec": snippets.mpiexec,
+    "slurm": snippets.slurm,
+    "pbs": snippets.pbs,
+    "k8s": snippets.k8s,
+}
+"""{name: function from a result to its text}; ``autotune best --format`` offers these."""

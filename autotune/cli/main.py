@@ -1,0 +1,222 @@
+"""``autotune best | show | replay | runs | timeline``: argument parsing; the work is elsewhere.
+
+The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
+(the reason on standard error), 2 wrong usage. ``replay`` ends with its command's code; 127: no such
+command, 126: not executable, as in a shell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from autotune.cli.formats import FORMATS, render
+from autotune.cli.show import table
+from autotune.errors import AutotuneError, NoAnswerError, OutputError
+from autotune.result import Result, environment, read_result
+from autotune.storage.reader import read_log
+
+_REPLAY = "HOROVOD_AUTOTUNE_REPLAY"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _output():
+            options, command = _parse(given)
+            return _run(options, command)
+    except BrokenPipeError:
+        return 1
+    except AutotuneError as error:
+        _say(str(error))
+        return 1
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[None]:
+    """Let everything that is printed inside arrive, or be an error.
+
+    What the terminal's encoding lacks is printed as its code.
+
+    Raises:
+        OutputError: Standard output cannot be written.
+        BrokenPipeError: Nobody reads it any more.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:  # not from writing what is open
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"standard output: cannot be written ({error.strerror})") from None
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options, and what follows ``--``."""
+    parser = _parser()
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:at])
+    command = arguments[at + 1 :]
+    if options.task == "replay" and not command:
+        parser.error("replay: no command: expected autotune replay LOG -- COMMAND...")
+    if options.task != "replay" and at < len(arguments):
+        parser.error(f"{options.task}: takes no command after --")
+    return options, command
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="autotune", description="Reads and replays tuning logs.")
+    tasks = parser.add_subparsers(
+        dest="task", required=True, metavar="best|show|replay|runs|timeline"
+    )
+    log = "CSV log (ours or of any Horovod release), SQLite log, or folder of SQLite logs"
+    best = tasks.add_parser("best", help="print the best configuration")
+    best.add_argument("log", metavar="LOG", help=log + ", or a result saved by --format json")
+    best.add_argument("--format", choices=list(FORMATS), default="text", help="default: text")
+    best.add_argument(
+        "--require-certified",
+        action="store_true",
+        help="no answer (exit 1) unless tuning has finished and the gain is certified",
+    )
+    show = tasks.add_parser("show", help="print all trials")
+    show.add_argument("log", metavar="LOG", help=log)
+    replay = tasks.add_parser(
+        "replay",
+        help="run a command under the best configuration",
+        usage="autotune replay LOG -- COMMAND...",
+    )
+    replay.add_argument("log", metavar="LOG", help=log)
+    runs = tasks.add_parser("runs", help="list the runs in databases: job, ranks, state, gain")
+    runs.add_argument("log", metavar="FOLDER_OR_DB", help="SQLite log, folder of them, or a CSV")
+    runs.add_argument(
+        "--datasette-metadata",
+        action="store_true",
+        help="print what tables and columns mean, as JSON for 'datasette -m'",
+    )
+    timeline = tasks.add_parser("timeline", help="say where a job's time went")
+    timeline.add_argument(
+        "files", metavar="FILE", nargs="+", help="timeline; two are compared: before and after"
+    )
+    timeline.add_argument(
+        "--format", choices=["text", "json"], default="text", help="default: text"
+    )
+    timeline.add_argument("--plot", metavar="SVG", help="draw each step's phases and late ranks")
+    return parser
+
+
+def _run(options: argparse.Namespace, command: list[str]) -> int:
+    if sys.stdout is None and options.task != "replay":
+        raise OutputError("standard output: is closed: there is nowhere to put the answer")
+    if options.task == "show":
+        return _show(options.log)
+    if options.task == "runs":
+        return _runs(options)
+    if options.task == "timeline":
+        return _timeline(options)
+    result = read_result(options.log)
+    for warning in result.warnings:
+        _say(warning)
+    if options.task == "replay":
+        return _replay(options.log, result, command)
+    if options.require_certified:
+        _require_certified(options.log, result)
+    print(render(result, options.format), flush=True)
+    return 0
+
+
+def _show(log: str) -> int:
+    view = read_log(log)
+    for warning in view.warnings:
+        _say(warning)
+    print(table(view), flush=True)
+    return 0
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from autotune.cli import runs
+
+    if options.datasette_metadata:
+        print(runs.datasette_metadata(options.log), flush=True)
+        return 0
+    listing = runs.list_all(options.log)
+    for warning in listing.warnings:
+        _say(warning)
+    print(runs.table(listing), flush=True)
+    return 0
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from autotune.timeline import analyse, plot, render
+
+    reports = [analyse(path) for path in options.files]
+    if options.plot:
+        plot.save(reports, options.plot)
+    if options.format == "json":
+        print(render.as_json(reports), flush=True)
+    else:
+        render.show(reports)
+    return 0
+
+
+def _require_certified(log: str, result: Result) -> None:
+    """Raise ``NoAnswerError`` unless the result is final and its gain is certified."""
+    if result.certified and result.finished:
+        return
+    if not result.finished:
+        why = "tuning has not finished"
+    elif result.certified is None:
+        why = "no certificate is known (a log of Horovod, or the database is not beside the log)"
+    else:
+        why = "the gain over the default was not certified"
+    raise NoAnswerError(f"{log}: no certified answer: {why}")
+
+
+def _replay(log: str, result: Result, command: list[str]) -> int:
+    """Become ``command``, with the settings in its environment and the tuner off.
+
+    The log's own path goes along, so that the job can say when it differs from the tuned one. A job
+    that is to check the settings takes them from the log: explicit ones are never taken back.
+    """
+    if os.environ.get("HOROVOD_AUTOTUNE", "0").strip() not in {"", "0"}:
+        _say("HOROVOD_AUTOTUNE is switched off for the replayed command")
+    child = {**os.environ, "HOROVOD_AUTOTUNE": "0", _REPLAY: os.path.abspath(log)}
+    if os.environ.get(f"{_REPLAY}_CHECK", "0").strip() in {"", "0"}:
+        child |= environment(result.params)
+    try:
+        os.execvpe(command[0], command, child)
+    except (FileNotFoundError, NotADirectoryError):
+        _say(f"{command[0]}: no such command")
+        return 127
+    except (OSError, ValueError) as error:
+        _say(f"{command[0]}: cannot be run ({error})")
+        return 126
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # print() would take standard output instead
+        with contextlib.suppress(OSError):
+            print("autotune:", " ".join(text.splitlines()), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,371 @@
+"""The tuner's own process on rank 0: ``python -m autotune.service``, JSON lines over its stdio.
+
+It reads what ``protocol`` describes, drives one ``Tuner``, owns the trial logs and can
+neither delay nor end the training: it runs at the lowest priority on one thread of linear algebra,
+computes proposals in a background thread while it goes on reading, treats a log that breaks as a
+log that is missing, and ends when its parent does.
+
+Start-up is in two halves. Up to ``Ready`` only light modules are imported, because ``hvd.init``
+waits for it; scikit-optimize (1.5 s) follows in the background once there is something to tune, and
+is needed only after the initial design.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import AutotuneError, ProtocolError
+from autotune.service.protocol import (
+    VERSION,
+    Finish,
+    Hello,
+    Line,
+    Message,
+    Ready,
+    Refused,
+    ResultCheck,
+    Signature,
+    Steps,
+    decode,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from autotune.service.logkeeper import LogKeeper
+    from autotune.trial import Trial
+    from autotune.tuning.events import Event, Plan
+    from autotune.tuning.replay_check import ReplayCheck
+    from autotune.tuning.tuner import Tuner
+
+PARENT_POLL_S = 1.0
+PR_SET_PDEATHSIG = 1
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+class EndOfInput(Exception):
+    """Standard input was closed, or the parent is gone."""
+
+
+class Inbox:
+    """Everything that the main thread waits for, in one queue: lines, plans, the end.
+
+    A ``SimpleQueue`` may be filled from a signal handler.
+    """
+
+    def __init__(self, parent: int) -> None:
+        """Wait for nothing yet; ``parent`` is the process whose death is the end."""
+        self._parent = parent
+        self._queue: queue.SimpleQueue[bytes | Plan | BaseException] = queue.SimpleQueue()
+
+    def put(self, item: bytes | Plan | BaseException) -> None:
+        """Add an item, from any thread or a signal handler."""
+        self._queue.put(item)
+
+    def get(self) -> bytes | Plan:
+        """Return the next item.
+
+        Raises:
+            EndOfInput: There will be no more.
+            Exception: Whatever a background computation raised.
+        """
+        while True:
+            try:
+                item = self._queue.get(timeout=PARENT_POLL_S)
+            except queue.Empty:
+                if self.parent_is_gone():
+                    raise EndOfInput from None
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            return item
+
+    def parent_is_gone(self) -> bool:
+        """Return whether the process that started this one has died."""
+        return os.getppid() != self._parent
+
+    def read_from(self, descriptor: int) -> None:
+        """Put every line of ``descriptor``, then ``EndOfInput``; runs in a thread of its own."""
+        rest = b""
+        while chunk := os.read(descriptor, 1 << 16):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self.put(line)
+        self.put(EndOfInput())
+
+
+class Outbox:
+    """Writes messages to the runtime."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Write to ``descriptor``."""
+        self._descriptor = descriptor
+
+    def send(self, message: Message) -> None:
+        """Write one message.
+
+        Raises:
+            EndOfInput: Nobody reads any more.
+        """
+        data = encode(message)
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except BrokenPipeError:
+            raise EndOfInput from None
+
+
+class Service:
+    """One job: its tuner, its logs, and the dispatch between them and the pipe."""
+
+    def __init__(self, inbox: Inbox, outbox: Outbox) -> None:
+        """Serve what ``inbox`` receives."""
+        self._inbox = inbox
+        self._outbox = outbox
+        self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._unanswered: int | None = None
+        self._tuner: Tuner | ReplayCheck
+        self._best: Callable[[], Trial | None] = lambda: None
+        self._logs: LogKeeper
+        self._hello: Hello
+
+    def run(self) -> int:
+        """Serve until the job ends; return the exit status."""
+        if not self._greet():
+            return 2
+        try:
+            self._serve()
+        except EndOfInput:
+            self._end()
+        except Exception as error:
+            self._fail(error)
+            return 1
+        return 0
+
+    # ---- start and end ------------------------------------------------------------------------
+
+    def _greet(self) -> bool:
+        """Answer ``Hello``; return whether the job was taken."""
+        try:
+            hello = self._receive_hello()
+            self._take_job(hello)
+        except AutotuneError as error:
+            self._outbox.send(Refused(message=str(error)))
+            return False
+        except EndOfInput:
+            return False
+        self._outbox.send(Ready())
+        _lowest_priority()
+        return True
+
+    def _receive_hello(self) -> Hello:
+        item = self._inbox.get()
+        assert isinstance(item, bytes)
+        hello = decode(item)
+        if not isinstance(hello, Hello) or hello.version != VERSION:
+            raise ProtocolError(
+                f"the tuner's service speaks protocol {VERSION} and expected a hello, got "
+                f"{item[:80]!r}; runtime and autotune come from different installations: "
+                "reinstall hvd-autotune"
+            )
+        return hello
+
+    def _take_job(self, hello: Hello) -> None:
+        import secrets
+
+        from autotune.service.logkeeper import LogKeeper
+        from autotune.tuning.tuner import Tuner
+
+        seed = hello.settings.seed
+        seed = secrets.randbits(31) if seed is None else seed
+        self._hello = hello
+        if hello.check is not None:
+            self._take_check(hello, hello.check, seed)
+            return
+        self._tuner = tuner = Tuner(
+            settings=hello.settings,
+            seed=seed,
+            size=hello.size,
+            fixed=hello.fixed,
+            inert=hello.inert,
+            hosts=hello.cross_size,
+            crowded=hello.local_size >= (os.cpu_count() or 1),
+        )
+        self._best = lambda: tuner.best
+        self._logs = LogKeeper.open(hello)
+
+    def _take_check(self, hello: Hello, tuned: Mapping[str, Any], seed: int) -> None:
+        from autotune.service.logkeeper import LogKeeper
+        from autotune.tuning.replay_check import ReplayCheck
+
+        self._tuner = ReplayCheck(
+            settings=hello.settings, seed=seed, tuned=tuned, fixed=hello.fixed
+        )
+        self._logs = LogKeeper(None, where="")
+
+    def _end(self) -> None:
+        """Serve the logs first: a parent that was killed no longer reads."""
+        to_say = [event for event in self._tuner.finish() if not self._logs.take(event)]
+        self._send_last([*to_say, *self._close_logs()])
+
+    def _send_last(self, messages: Sequence[Event]) -> None:
+        """Send what may find nobody who reads it."""
+        try:
+            for message in messages:
+                self._outbox.send(message)  # type: ignore[arg-type]
+        except EndOfInput:
+            pass
+
+    def _close_logs(self) -> list[Line]:
+        """Close the logs; return what there is to say about them."""
+        self._logs.close()
+        lines = [Line(text=text, level="warning") for text in self._logs.complaints()]
+        return lines + [Line(text=text) for text in self._logs.notes()]
+
+    def _fail(self, error: Exception) -> None:
+        traceback.print_exc()
+        text = f"autotune: the tuner failed ({error!r}); training goes on under the best setting"
+        self._send_last([Line(text=text, level="error")])
+        self._send_last(self._close_logs())
+
+    # ---- the loop -----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        for text in self._logs.notes():
+            self._outbox.send(Line(text=text))
+        self._handle(self._tuner.open())
+        while True:
+            item = self._inbox.get()
+            if not isinstance(item, bytes):
+                self._handle(self._tuner.accept(item))
+            elif item.strip():
+                self._take_line(item)
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            message = decode(line)
+        except ProtocolError as error:
+            self._outbox.send(Line(text=f"autotune: ignored: {error}", level="warning"))
+            return
+        if isinstance(message, Steps):
+            self._handle(self._tuner.observe(message.records))
+        elif isinstance(message, Signature):
+            self._operations[message.signature] = message.operations
+            if message.signature == self._unanswered:
+                self._begin(message.signature)
+        elif isinstance(message, ResultCheck):
+            self._handle(self._tuner.check(message))
+        elif isinstance(message, Finish):
+            raise EndOfInput
+
+    def _handle(self, events: list[Event]) -> None:
+        """Serve the logs and the runtime, in order; then see whether there is work."""
+        from autotune.tuning.events import Identified
+
+        for event in events:
+            if isinstance(event, Identified):
+                self._begin(event.signature, retune=event.retune)
+            elif not self._logs.take(event):
+                self._outbox.send(event)  # type: ignore[arg-type]
+        self._logs.keep_best(self._best())
+        for text in self._logs.complaints():
+            self._outbox.send(Line(text=text, level="warning"))
+        work = self._tuner.work()
+        if work is not None:
+            self._compute(work)
+
+    def _begin(self, signature: int, *, retune: bool = False) -> None:
+        from autotune.storage.contract import Replay
+
+        if signature not in self._operations:
+            self._unanswered = signature
+            return
+        self._unanswered = None
+        operations = self._operations[signature]
+        start = self._logs.start(self._hello, operations, seed=self._tuner.seed, retune=retune)
+        for text in self._logs.notes():
+            self._outbox.send(Line(text=text))
+        if self._hello.check is None and not isinstance(start, Replay):
+            _in_background(_at_idle_priority(_preload))
+        self._handle(self._tuner.begin(operations, start))
+
+    def _compute(self, work: Callable[[], Plan]) -> None:
+        def compute() -> None:
+            try:
+                self._inbox.put(work())
+            except Exception as error:
+                self._inbox.put(error)
+
+        _in_background(_at_idle_priority(compute))
+
+
+def _at_idle_priority(target: Callable[[], None]) -> Callable[[], None]:
+    """Return ``target`` for a thread that runs only where a core has nothing else to do."""
+
+    def run() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        except OSError:
+            pass  # a sandbox may forbid it; the process is at the lowest priority anyway
+        target()
+
+    return run
+
+
+def _in_background(target: Callable[[], None]) -> None:
+    threading.Thread(target=target, daemon=True).start()
+
+
+def _preload() -> None:
+    from autotune.bayes.surrogate import preload
+
+    preload()
+
+
+def _lowest_priority() -> None:
+    """Give way to the training, on every core that it may use."""
+    os.nice(19)
+    try:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    except OSError:
+        pass  # a sandbox may forbid it; then the inherited cores have to do
+
+
+def _watch(inbox: Inbox) -> None:
+    """Make termination, and the parent's death, the end of input; leave Ctrl-C to the job.
+
+    The kernel signals the death of the parent *thread*; a parent that lives on started this process
+    from a thread that has ended, and the signal means nothing.
+    """
+
+    def end(signum: int, frame: object) -> None:
+        if signum != signal.SIGHUP or inbox.parent_is_gone():
+            inbox.put(EndOfInput())
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, end)
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGHUP))
+    except (OSError, AttributeError):
+        pass  # not Linux: the poll of the parent's process id is enough
+
+
+def main() -> int:
+    """Serve one job over standard input and output; return the exit status."""
+    warnings.simplefilter("ignore")  # nobody reads them here, and the filters are not thread-safe
+    for variable in ONE_THREAD:
+        os.environ[variable] = "1"
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever a library prints must not end up between messages
+    inbox = Inbox(os.getppid())
+    _watch(inbox)
+    _in_background(lambda: inbox.read_from(0))
+    return Service(inbox, Outbox(out)).run()

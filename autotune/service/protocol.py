@@ -1,0 +1,202 @@
+"""JSON lines between the runtime (rank 0) and the tuner's service: one message per line, UTF-8.
+
+The runtime starts the service, writes to its standard input and reads from its standard output.
+Neither side ever waits for the other on the training thread.
+
+::
+
+    runtime                                   service
+      Hello (job, settings, log paths)  ->
+                                        <-  Ready | Refused (a sentence: path, live job, setting)
+      Signature (once per kind of step) ->
+      Steps (batches of finished steps) ->
+      ResultCheck (a result verified) ->
+                                        <-  Apply (epoch, params): between two steps, on all ranks
+                                        <-  Line | Progress (text for rank 0's terminal)
+                                        <-  Done (the params that stay in force)
+      Finish (the job shuts down)       ->  (closes the logs, exits)
+
+* *Epoch*: the service numbers parameter changes 1, 2, ... and sends the number with ``Apply``. The
+  engine carries it through the response sequence; every ``StepRecord`` says which epoch was in
+  force during the whole step, or -1 when it spans a change. Epoch 0 is what the job started with.
+* *Step*: what the runtime calls a training step (see ``horovod.autotuning``); consecutive short
+  steps of one epoch and signature are merged into one record until it is 1 ms long.
+* *Signature*: a hash of the set of operations of a step. Steps that are not training steps
+  (evaluation, checkpoint) have another signature; the service scores the most frequent one only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autotune.errors import ProtocolError
+from autotune.tuning.changes import Apply, Done, Line, Progress, is_beyond
+from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
+
+VERSION = 1
+
+__all__ = [
+    "Apply",
+    "Done",
+    "Finish",
+    "Hello",
+    "Line",
+    "Message",
+    "Progress",
+    "Ready",
+    "Refused",
+    "ResultCheck",
+    "Signature",
+    "StepRecord",
+    "Steps",
+    "TunerSettings",
+    "decode",
+    "encode",
+    "is_beyond",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """First message: what the job is.
+
+    Attributes:
+        version: Protocol version.
+        csv_path: ``HOROVOD_AUTOTUNE_LOG`` or None.
+        db_path: ``HOROVOD_AUTOTUNE_DB`` or None (then: beside the CSV; without a CSV: none).
+        settings: The tuner's settings.
+        fixed: {parameter name: value} that the user set explicitly.
+        inert: {parameter name: reason} that cannot matter in this job.
+        size, local_size, cross_size: Ranks of the job, on rank 0's host, hosts.
+        versions: Versions for the fingerprint.
+        check: Only compare this setting, which the job starts with, with the default; None: tune.
+        host, pid: Rank 0's host name and process.
+    """
+
+    version: int = VERSION
+    csv_path: str | None = None
+    db_path: str | None = None
+    settings: TunerSettings = field(default_factory=TunerSettings)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    inert: Mapping[str, str] = field(default_factory=dict)
+    size: int
+    local_size: int
+    cross_size: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    check: Mapping[str, Any] | None = None
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """The operations of one kind of step: (operation, payload bytes), one entry per collective.
+
+    An operation is "allreduce", "allgather", ..., with "cuda " before it where the tensors are.
+    """
+
+    signature: int
+    operations: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """A batch of finished steps, in order."""
+
+    records: tuple[StepRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The job shuts down; the service closes its logs and exits."""
+
+    reason: str = "shutdown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The service took the job."""
+
+    version: int = VERSION
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The service cannot take the job; the runtime raises ``message`` on every rank."""
+
+    message: str
+
+
+Message = (
+    Hello
+    | Signature
+    | Steps
+    | ResultCheck
+    | Finish
+    | Ready
+    | Refused
+    | Apply
+    | Line
+    | Progress
+    | Done
+)
+
+_TYPES: dict[str, type[Any]] = {
+    "hello": Hello,
+    "signature": Signature,
+    "steps": Steps,
+    "check": ResultCheck,
+    "finish": Finish,
+    "ready": Ready,
+    "refused": Refused,
+    "apply": Apply,
+    "line": Line,
+    "progress": Progress,
+    "done": Done,
+}
+_NAMES = {cls: name for name, cls in _TYPES.items()}
+_RECORD_FIELDS = tuple(StepRecord.__dataclass_fields__)
+
+
+def encode(message: Message) -> bytes:
+    """Return ``message`` as one line, newline included."""
+    if isinstance(message, Steps):
+        rows = [[getattr(one, name, 0) for name in _RECORD_FIELDS] for one in message.records]
+        content: dict[str, Any] = {"records": rows}
+    else:
+        content = asdict(message)
+    content["type"] = _NAMES[type(message)]
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> Message:
+    """Return the message in ``line``.
+
+    Raises:
+        ProtocolError: Not JSON, an unknown type, or a wrong field.
+    """
+    try:
+        content = json.loads(line)
+        cls = _TYPES[content.pop("type")]
+        if cls is Steps:
+            rows = content["records"]
+            records = (StepRecord(**dict(zip(_RECORD_FIELDS, row, strict=True))) for row in rows)
+            return Steps(records=tuple(records))
+        if cls is Hello:
+            content["settings"] = TunerSettings(**content["settings"])
+        if cls is Signature:
+            content["operations"] = tuple(
+                (str(op), int(size)) for op, size in content["operations"]
+            )
+        if cls is Ready:
+            content["lines"] = tuple(content["lines"])
+        message: Message = cls(**content)
+        return message
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ProtocolError(
+            f"not a message of protocol {VERSION}: {line[:200]!r} ({error})"
+        ) from error

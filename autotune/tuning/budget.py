@@ -1,0 +1,131 @@
+"""The price of exploring: time lost against the default, within a share of its time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.tuning.records import StepRecord
+from autotune.tuning.scoring import Reading, step_us
+
+FAR = 2.0
+"""Steps beyond this multiple of what is typical for their setting are charged as typical ones."""
+ADVANCE_STEPS = 200
+"""A job is taken to last at least so many steps: what they may lose can be spent before them."""
+PLANNED = 0.85
+"""Part of the budget that is planned with: the default's own step time is only known so well, and
+steps that are on their way when a trial is given up cost, too."""
+STOP_RATIO = 5.0
+"""A step slower than the default by this factor ends a trial in the runtime itself, at once."""
+STEPS_BEFORE_STOP = {STOP_RATIO: 1.0, 1.5: 4.0, 1.3: 6.0, 1.15: 8.0}
+"""About how many steps a trial makes before it is abandoned, by its step time over the default's;
+below the last of them it may fill its window."""
+
+
+def price_steps(ratios: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Return what trials lose, in steps of the default, by step times ``(m,)`` over the default's.
+
+    Args:
+        ratios: Predicted step times over the default's.
+        window: Steps of a whole trial.
+    """
+    steps = np.full(ratios.shape, float(window))
+    for ratio in sorted(STEPS_BEFORE_STOP):
+        steps[ratios >= ratio] = min(STEPS_BEFORE_STOP[ratio], window)
+    result: NDArray[np.float64] = np.maximum(ratios - 1, 0.0) * steps
+    return result
+
+
+def typical_us(records: Sequence[StepRecord]) -> float:
+    """Return the step time of a setting: the median, or the fastest of fewer than three."""
+    times = [step_us(record) for record in records]
+    return statistics.median(times) if len(times) > 2 else min(times)
+
+
+def charge_us(records: Sequence[StepRecord], default_us: float) -> float:
+    """Return the time that the steps of one setting lost against the default.
+
+    An evaluation or a checkpoint between two steps is nobody's fault: such a step is charged as a
+    typical one. A setting that is slow in every step pays for all of it.
+
+    Args:
+        records: Whole steps under one setting.
+        default_us: Step time of the default.
+    """
+    if not records:
+        return 0.0
+    typical = typical_us(records)
+    times = (step_us(record) for record in records)
+    fair = [time if time <= FAR * typical else typical for time in times]
+    counts = (record.count for record in records)
+    return sum((time - default_us) * n for time, n in zip(fair, counts, strict=True))
+
+
+class Account:
+    """Books every training step against the default.
+
+    ``allowance_us = PLANNED x share x (time of all steps under the default) - time lost``, where a
+    job counts as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay
+    back.
+
+    Attributes:
+        steps: Training steps booked.
+    """
+
+    def __init__(self, share: float) -> None:
+        """Open the account with ``share`` of the default's time (0.05: five percent) to lose."""
+        self._share = share
+        self._default: Reading | None = None
+        self.steps = 0
+        self._epoch = 0
+        self._records: list[StepRecord] = []
+        self._epoch_steps = 0
+        self._closed_us = self._closed_default_us = 0.0
+
+    def rebase(self, default: Reading) -> None:
+        """Charge against the default as just read."""
+        self._default = default
+
+    def book(self, record: StepRecord, *, is_default: bool) -> None:
+        """Book a training step; under the default nothing is lost by definition."""
+        self.steps += record.count
+        if record.epoch != self._epoch:
+            self._closed_us, self._closed_default_us = self.lost_us, self._all_default_us
+            self._epoch, self._epoch_steps, self._records = record.epoch, 0, []
+        self._epoch_steps += record.count
+        if self._default is not None and not is_default and record.duration_us > 0:
+            self._records.append(record)
+
+    @property
+    def lost_us(self) -> float:
+        """Time lost so far, in microseconds; negative: time gained."""
+        return self._closed_us + charge_us(self._records, self._default_us)
+
+    @property
+    def lost_share(self) -> float:
+        """Time lost so far over what all steps would have taken under the default."""
+        whole = self._all_default_us
+        return self.lost_us / whole if whole > 0 else 0.0
+
+    @property
+    def _all_default_us(self) -> float:
+        """What all steps would have taken under the default, as it was read when they were made."""
+        return self._closed_default_us + self._default_us * self._epoch_steps
+
+    @property
+    def allowance_us(self) -> float:
+        """Time that exploring may still lose; negative: overdrawn."""
+        steps = max(self.steps, ADVANCE_STEPS)
+        return PLANNED * self._share * self._default_us * steps - self.lost_us
+
+    @property
+    def allowance_steps(self) -> float:
+        """The allowance in steps of the default."""
+        return self.allowance_us / self._default_us if self._default_us > 0 else 0.0
+
+    @property
+    def _default_us(self) -> float:
+        return self._default.step_us if self._default is not None else 0.0

@@ -1,0 +1,190 @@
+"""What the tuner says to people. Units and direction stand wherever a score is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from autotune.bayes import Incumbent
+from autotune.exact import rounded
+from autotune.space import BY_NAME, MIB, Value
+from autotune.trial import Certificate, CommParams, Trial, TrialState
+from autotune.tuning.budget import Account
+from autotune.tuning.certify import MOST_PAIRS
+from autotune.tuning.records import ResultCheck, TunerSettings
+from autotune.tuning.scoring import MIN_WINDOW_US
+from autotune.tuning.warmup import IDENTIFY_STEPS, steps_per_sample, steps_to_first_sample
+
+HIGHER = "bytes/us, higher is better"
+WORTH_SAYING = 0.0005
+"""Shares of the time below this are not printed: they read 0.0 %."""
+
+
+def value_text(name: str, value: Value) -> str:
+    """Return one parameter for people: ``fusion 16 MiB``, ``cycle 1 ms``, ``cache off``."""
+    short = {
+        "fusion_threshold_bytes": "fusion",
+        "cycle_time_ms": "cycle",
+        "cache_capacity": "cache",
+    }
+    if name == "fusion_threshold_bytes":
+        text = f"{rounded(value / MIB, 4)} MiB" if value else "off"
+    elif name == "cycle_time_ms":
+        text = f"{value:g} ms"
+    elif name == "cache_capacity":
+        text = str(int(value)) if value else "off"
+    else:
+        text = "on" if value else "off"
+    return f"{short.get(name, name)} {text}"
+
+
+def params_text(params: CommParams, names: Collection[str]) -> str:
+    """Return the parameters ``names`` of a setting (all of them if ``names`` is empty)."""
+    shown = [name for name in BY_NAME if not names or name in names]
+    values = params.as_dict()
+    order = sorted(shown, key=list(BY_NAME).index, reverse=True)
+    return ", ".join(value_text(name, values[name]) for name in order)
+
+
+def start_text(settings: TunerSettings) -> str:
+    """Return what is known of the length of tuning while the step time is not."""
+    return (
+        f"autotune: needs at least {steps_to_first_sample(settings)} training steps for the first "
+        f"sample, and makes at most {settings.max_samples} trials; a sample is "
+        f"{steps_per_sample(settings)} steps, and at least {MIN_WINDOW_US / 1000:.0f} ms "
+        "(HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES and HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE change that)"
+    )
+
+
+def length_text(step_us: float, *, steps: int) -> str:
+    """Return how long tuning takes, once the default's step time is known."""
+    return (
+        f"autotune: at {rounded(step_us / 1000, 3)} ms a training step, as a rule within {steps} "
+        "more steps; pauses to stay within HOROVOD_AUTOTUNE_BUDGET, and a step time that changes, "
+        "take longer"
+    )
+
+
+def frozen_text(fixed: Mapping[str, Value], inert: Mapping[str, str]) -> list[str]:
+    """Return one line for each parameter that is not explored, with the reason."""
+    lines = [
+        f"autotune: {name} stays at {BY_NAME[name].format(value)}: set explicitly "
+        f"(unset {BY_NAME[name].env} to tune it)"
+        for name, value in fixed.items()
+    ]
+    lines += [
+        f"autotune: {name} is not explored: {reason}"
+        for name, reason in inert.items()
+        if name not in fixed
+    ]
+    return lines
+
+
+def progress_text(
+    trial: Trial,
+    *,
+    most: int,
+    incumbent: Incumbent,
+    default: CommParams,
+    names: Collection[str],
+) -> str:
+    """Return the line that follows a finished trial."""
+    how = "" if trial.state is TrialState.COMPLETE else f" ({trial.state})"
+    best = "this one" if incumbent.params == trial.params else params_text(incumbent.params, names)
+    best = "the default" if incumbent.params == default else best
+    return (
+        f"autotune: trial {trial.trial_id + 1} of at most {most}: "
+        f"{params_text(trial.params, names)}: score {rounded(trial.score, 4)} {HIGHER}{how}; "
+        f"best so far: {best} at {rounded(incumbent.score, 4)}, {incumbent.gain:+.1%} over the "
+        "default"
+    )
+
+
+def rest_text(params: CommParams, *, names: Collection[str]) -> str:
+    """Return what is said when exploring pauses because it has lost what it may lose."""
+    return (
+        "autotune: pauses under the best setting so far until the time lost is within "
+        f"HOROVOD_AUTOTUNE_BUDGET: {params_text(params, names)}"
+    )
+
+
+def headroom_reason(bound: float) -> str:
+    """Return why tuning ends right after the default was read."""
+    return (
+        "nothing to gain: the training thread hardly waits for communication, so no setting "
+        f"can gain more than {bound:.2%}"
+    )
+
+
+def certify_text(incumbent: Trial, *, names: Collection[str]) -> str:
+    """Return what is said when the paired comparison begins."""
+    return (
+        f"autotune: compares {params_text(incumbent.params, names)} with the default "
+        f"in at most {MOST_PAIRS} pairs of windows"
+    )
+
+
+def result_text(best: Trial, *, reason: str, names: Collection[str]) -> str:
+    """Return the last line of a finished run."""
+    what = "the default stays" if best.trial_id == 0 else "stays"
+    return (
+        f"autotune: done: {what} in force: {params_text(best.params, names)} "
+        f"(score {rounded(best.score, 4)} {HIGHER}); {reason}"
+    )
+
+
+DRIFT = "autotune: the step time has changed since tuning; compares the result with the default"
+RETUNE = "autotune: the job has changed: tunes again"
+
+
+def reason_text(certificate: Certificate, account: Account, *, disturbed: int) -> str:
+    """Return why tuning ended as it did, and what it has cost.
+
+    Only a certified setting can have saved time, and no more than its gain may bring: what else
+    looks saved is a machine that has become faster since the default was read.
+    """
+    share, gain = account.lost_share, certificate.gain_high if certificate.certified else 0.0
+    parts = [certificate.reason]
+    if share >= WORTH_SAYING:
+        parts.append(f"tuning lost {share:.1%} of the time of {account.steps} steps")
+    elif share <= -WORTH_SAYING and -share <= gain / (1 + gain):
+        parts.append(f"tuning saved {-share:.1%} of the time of {account.steps} steps")
+    if disturbed:
+        parts.append(f"{disturbed} steps that it disturbed were not scored")
+    return "; ".join(parts)
+
+
+def wrong_text(check: ResultCheck, params: CommParams, *, default: CommParams) -> str:
+    """Return what is said about a result that a second, independent reduction contradicts."""
+    what = "the default; please report this" if params == default else "it will not be used again"
+    return (
+        f"autotune: wrong result of {check.name!r} (relative error {check.worst_error:.3g}) under "
+        f"{params_text(params, ())}: {what}"
+    )
+
+
+def no_sample_text(*, seen: int, more: int | None, is_known: bool) -> str:
+    """Return what a job that was too short to be tuned says at exit.
+
+    Args:
+        seen: Steps it made.
+        more: Steps that the first sample still needed; None: no training step was recognised.
+        is_known: Whether the step time was known: else ``more`` is the least.
+    """
+    text = f"autotune: the job ended before the first sample: saw {seen} steps"
+    if more is None:
+        return (
+            f"{text}, and no training step among them: needs {IDENTIFY_STEPS} steps with the same "
+            "collectives, and more of them than of all other steps together"
+        )
+    return (
+        f"{text}, needs {'about' if is_known else 'at least'} {more} more; lower "
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or train longer"
+    )
+
+
+def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]) -> str:
+    """Return what a job that ended while tuning says at exit."""
+    return (
+        f"autotune: unfinished: the job ended after {done} of at most {most} trials; "
+        f"best so far: {params_text(best.params, names)} (score {rounded(best.score, 4)} {HIGHER})"
+    )

@@ -1,0 +1,60 @@
+"""What the tuner is fed with: its settings, finished training steps, verdicts on results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One or several consecutive whole steps.
+
+    Attributes:
+        step: Number of the first step (counted from 0 on rank 0).
+        count: Number of steps merged.
+        duration_us: Total duration in microseconds.
+        payload_bytes: Total bytes of data collectives.
+        exposed_us: Total time the training thread waited for communication.
+        epoch: Epoch in force during all of them; -1: changed within the step.
+        signature: Hash of the set of operations.
+        samples: Samples that the script says were trained on in them; 0: it does not say.
+    """
+
+    step: int
+    count: int
+    duration_us: float
+    payload_bytes: int
+    exposed_us: float
+    epoch: int
+    signature: int
+    samples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunerSettings:
+    """The tuner's own settings (``HOROVOD_AUTOTUNE_*``); None means "as documented, automatic"."""
+
+    warmup_samples: int | None = None
+    steps_per_sample: int | None = None
+    max_samples: int = 20
+    noise: float | None = None
+    budget: float = 0.05
+    seed: int | None = None
+    prior: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultCheck:
+    """One collective of the first step of ``epoch`` was reduced a second time, independently.
+
+    Attributes:
+        epoch: Epoch of the step.
+        name: Name of the operation.
+        ok: Whether the results agree on all ranks.
+        worst_error: Largest relative difference of an element, on any rank.
+    """
+
+    epoch: int
+    name: str
+    ok: bool
+    worst_error: float

@@ -1,0 +1,247 @@
+"""Guarded replay: a short paired check of replayed settings in the production job itself.
+
+The job starts under the tuned setting. Fresh windows of the default and of the tuned setting are
+read in pairs, in random order, as for a certificate; where the tuned one is worse here, or looks
+so after the last pair, the default takes its place for the rest of the job. Nothing is searched and
+no log is written.
+
+``ReplayCheck`` is driven like a ``Tuner``: finished steps in, events out; it never has ``work``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from autotune.space import Value
+from autotune.storage.contract import Start
+from autotune.trial import CommParams, Trial
+from autotune.tuning import messages
+from autotune.tuning.certify import FEWEST_PAIRS, LARGEST, Comparison, PairedTest
+from autotune.tuning.changes import Apply, Done, Line
+from autotune.tuning.events import Event, Identified, Plan
+from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
+from autotune.tuning.scoring import SETTLE_STEPS, Window, is_usable
+from autotune.tuning.warmup import Identifier, Warmup, steps_per_sample, window_steps
+
+MOST_PAIRS = 13
+"""Pairs after which the check ends with whatever it has."""
+
+
+class ReplayTest(PairedTest):
+    """Keeps the tuned setting (the incumbent of the pairs) unless it is worse than the default."""
+
+    def decision(self) -> bool | None:
+        """Return True: kept; False: the default is better; None: more pairs are needed."""
+        if self.pairs < FEWEST_PAIRS:
+            return None
+        if self._is_jumpy():
+            return False
+        result = self.estimate()
+        if result.low > 0 or result.high < 0:
+            return result.low > 0
+        return sum(self.log_ratios) >= 0 if self.pairs >= MOST_PAIRS else None
+
+    def verdict(self, kept: bool) -> str:
+        """Return the decision ``kept`` with its reason and the gain that it rests on."""
+        found = self.estimate()
+        mean, low, high = found.mean, found.low, found.high
+        if self._is_jumpy():
+            slow = f"{self._slow_incumbent} against {self._slow_default}"
+            what = f"have more slow steps here ({slow}): the default takes their place"
+        elif low > 0 or high < 0:
+            what = "are kept" if kept else "are worse here: the default takes their place"
+        else:  # the sign of the plain mean has decided
+            mean = sum(self.log_ratios) / self.pairs
+            low, high = min(low, mean), max(high, mean)
+            neither = "and neither is proven faster"
+            if kept:
+                what = f"are kept: not slower on average, {neither}"
+            else:
+                what = f"give way to the default: slower on average, {neither}"
+        gain, worst, best = (f"{math.expm1(min(x, LARGEST)):+.1%}" for x in (mean, low, high))
+        return (
+            f"the replayed settings {what} (gain {gain} over the default, between {worst} and "
+            f"{best}, in {self.pairs} pairs of windows)"
+        )
+
+
+class ReplayCheck:
+    """One check, from the first step of the job to its verdict.
+
+    Attributes:
+        seed: Seed of the order within pairs.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: TunerSettings,
+        seed: int,
+        tuned: Mapping[str, Value],
+        fixed: Mapping[str, Value],
+    ) -> None:
+        """Prepare a check.
+
+        Args:
+            settings: Warm-up and length of windows.
+            seed: Makes the order within pairs reproducible.
+            tuned: The setting that the job starts with, as {parameter name: value}.
+            fixed: Parameters that the user set explicitly: the default has them too.
+
+        Raises:
+            InvalidSettingError: A value is outside its parameter's domain.
+        """
+        self.seed = seed
+        self._settings = settings
+        default = Trial(trial_id=0, params=CommParams().with_values(dict(fixed)), score=0.0)
+        self._tuned = Trial(trial_id=1, params=CommParams.from_dict(tuned), score=0.0)
+        self._names = [n for n, v in default.params.as_dict().items() if v != tuned[n]]
+        self._test = ReplayTest()
+        self._comparison = Comparison(
+            default, self._tuned, rng=np.random.default_rng(seed), test=self._test
+        )
+        self._identifier = Identifier()
+        self._warmup = Warmup(settings)
+        self._window: Window | None = None
+        self._windows, self._is_length_told = 0, False
+        self._step_us: float | None = None
+        self._in_force, self._epoch = self._tuned.params, 0
+        self._events: list[Event] = []
+        self._is_done = False
+
+    def open(self) -> list[Event]:
+        """Return what can be said before the first step."""
+        if not self._names:
+            self._done(self._tuned, "replay check: nothing to compare: the default is replayed")
+        else:
+            what = messages.params_text(self._tuned.params, self._names)
+            self._say(
+                f"replay check: compares {what} with the default in at most {MOST_PAIRS} pairs of "
+                "windows"
+            )
+        return self._take_events()
+
+    def observe(self, records: Sequence[StepRecord]) -> list[Event]:
+        """Take finished steps, in order."""
+        for record in records:
+            if record.count > 0 and not self._is_done:
+                self._observe(record)
+        return self._take_events()
+
+    def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
+        """Do nothing: a check needs no log and no search space."""
+        return self._take_events()
+
+    def work(self) -> Callable[[], Plan] | None:
+        """Return None: there is nothing to compute."""
+        return None
+
+    def accept(self, plan: Plan) -> list[Event]:
+        """Do nothing: nothing was computed."""
+        return self._take_events()
+
+    def check(self, check: ResultCheck) -> list[Event]:
+        """Go back to the default where the results under the replayed setting are wrong."""
+        best = self._comparison.default
+        if not check.ok and self._in_force == self._tuned.params != best.params:
+            self._put_in_force(best.params)
+            what = messages.wrong_text(check, self._tuned.params, default=best.params)
+            self._events.append(Line(text=what, level="error"))
+            self._done(best, "replay check: the results were wrong: the default takes their place")
+        return self._take_events()
+
+    def finish(self) -> list[Event]:
+        """Say so if the job ends before the verdict."""
+        if not self._is_done:
+            seen, pairs, more = self._identifier.steps_seen, self._test.pairs, self.steps_to_done
+            needs = f"; needs up to about {more} more steps" if more is not None else ""
+            self._say(
+                f"replay check: no verdict: the job ended after {seen} steps and {pairs} of at "
+                f"most {MOST_PAIRS} pairs of windows{needs}",
+                level="warning",
+            )
+        return self._take_events()
+
+    @property
+    def steps_to_done(self) -> int | None:
+        """Training steps until the verdict, about, at most; None: the step time is not known."""
+        step_us = self._warmup.step_us if self._step_us is None else self._step_us
+        if step_us is None:
+            return None
+        windows = 2 * MOST_PAIRS - self._windows
+        window = window_steps(self._settings, step_us) + SETTLE_STEPS
+        return self._warmup.steps_left + windows * window
+
+    def _observe(self, record: StepRecord) -> None:
+        if self._identifier.add(record):
+            self._events.append(Identified(signature=record.signature))
+        if record.signature != self._identifier.signature or not is_usable(record):
+            return
+        if self._window is not None:
+            self._read(record, self._window)
+        elif self._warmup.is_over:
+            self._next_window()
+        else:
+            self._warmup.add(record)
+
+    def _read(self, record: StepRecord, window: Window) -> None:
+        window.add(record)
+        if not window.is_full:
+            return
+        reading = window.reading()
+        self._windows += 1
+        self._step_us = min(self._step_us or math.inf, reading.step_us)
+        kept = self._comparison.take(reading)
+        if kept is None:
+            self._next_window()
+        else:
+            self._decide(kept)
+
+    def _next_window(self) -> None:
+        self._tell_length()
+        changed = self._put_in_force(self._comparison.next_arm().params)
+        self._window = Window(
+            epoch=self._epoch,
+            steps=steps_per_sample(self._settings),
+            settle=SETTLE_STEPS if changed else 0,
+        )
+
+    def _decide(self, kept: bool) -> None:
+        best = self._tuned if kept else self._comparison.default
+        self._put_in_force(best.params)
+        self._done(best, f"replay check: {self._test.verdict(kept)}")
+
+    def _put_in_force(self, params: CommParams) -> bool:
+        """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
+        if self._in_force == params:
+            return False
+        self._epoch += 1
+        self._in_force = params
+        known = self._tuned.params.as_dict()
+        self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=known))
+        return True
+
+    def _tell_length(self) -> None:
+        """Say how long it will take, once, as soon as a window was read."""
+        steps = self.steps_to_done
+        if not self._is_length_told and steps is not None:
+            self._is_length_told = True
+            self._say(f"replay check: ends within about {steps} more steps")
+
+    def _done(self, best: Trial, text: str) -> None:
+        """End the check; ``certified`` tells the runtime whether the replayed settings stay."""
+        self._is_done = True
+        params, certified = best.params.as_dict(), best is self._tuned
+        self._events.append(
+            Done(epoch=self._epoch, params=params, certified=certified, text=f"autotune: {text}")
+        )
+
+    def _say(self, text: str, *, level: str = "info") -> None:
+        self._events.append(Line(text=f"autotune: {text}", level=level))
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events

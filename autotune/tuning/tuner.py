@@ -1,0 +1,401 @@
+"""The tuner's state machine: WARMUP -> EXPLORE -> CERTIFY -> DONE. No clock, no files, no threads.
+
+It is fed with finished steps and answers with events, in the order in which they have to take
+effect:
+
+=======================================  =======================================================
+event                                    what the driver does with it
+=======================================  =======================================================
+``Apply``, ``Line``, ``Progress``,       sends it to the runtime
+``Done``
+``Sample``, ``Trial``, ``Certificate``,  hands it to the trial log
+``RunFinished``
+``Identified``                           finds out what training steps consist of, opens the log
+                                         for that job and calls ``begin``
+=======================================  =======================================================
+
+The expensive part, choosing the next setting, is not done here: after every call the driver asks
+``work()`` for something to compute (a pure function, safe in another thread) and hands it to
+``accept``. It is asked for when a trial *starts*, so the next proposal is there when
+the trial ends; where it is late, training goes on under the present setting. What is proposed
+depends only on scores and the seed, never on when a plan arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from autotune.bayes import SearchSpace
+from autotune.space import Value
+from autotune.storage.contract import Replay, Resume, Start
+from autotune.trial import CommParams, RunState, Trial
+from autotune.tuning import messages
+from autotune.tuning.budget import Account
+from autotune.tuning.certify import ALPHA
+from autotune.tuning.changes import Done, Line, Progress
+from autotune.tuning.drift import DriftWatch, Recheck
+from autotune.tuning.events import Event, Identified, Plan, RunFinished
+from autotune.tuning.inert import without_operation
+from autotune.tuning.inforce import InForce
+from autotune.tuning.normalise import Normaliser
+from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
+from autotune.tuning.run import WORTH_HAVING, Phase, Run
+from autotune.tuning.scoring import is_usable, pool
+from autotune.tuning.search import Search
+from autotune.tuning.trend import PhysicsPrior
+from autotune.tuning.warmup import Identifier, Warmup, steps_per_sample, window_steps
+
+__all__ = ["WORTH_HAVING", "Phase", "Tuner"]
+
+MOST_RETUNES = 3
+"""Times that a job may be tuned again because it has changed."""
+
+
+class Tuner:
+    """One job's tuning.
+
+    Attributes:
+        phase: Where it is.
+        seed: Seed of proposals and pair orders (a resumed run keeps its own).
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: TunerSettings,
+        seed: int,
+        size: int,
+        fixed: Mapping[str, Value] | None = None,
+        inert: Mapping[str, str] | None = None,
+        hosts: int = 1,
+        crowded: bool = False,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            settings: ``HOROVOD_AUTOTUNE_*``.
+            seed: Makes proposals and pair orders reproducible.
+            size: Ranks of the job.
+            fixed: Parameters that the user set explicitly, with their values.
+            inert: Parameters that cannot matter in this job, with the reason.
+            hosts: Hosts they are on.
+            crowded: Ranks fill the cores: steps made while a plan is computed are not scored.
+
+        Raises:
+            InvalidSettingError: A fixed value is outside its parameter's domain.
+        """
+        self.phase = Phase.WARMUP
+        self.seed = seed
+        self._settings = settings
+        self._size, self._hosts, self._crowded = size, hosts, crowded
+        self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
+        self._default = CommParams().with_values(self._fixed)
+        self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
+        self._events: list[Event] = []
+        self._identifier, self._normaliser = Identifier(), Normaliser()
+        self._warmup = Warmup(settings)
+        self._account = Account(settings.budget)
+        self._in_force = InForce(self._default)
+        self._operations: Sequence[tuple[str, int]] = ()
+        self._run: Run | None = None
+        self._is_planning = self._was_planning = self._is_length_told = False
+        self._retunes = 0
+        self._kept: Trial | None = None
+        self._watch: DriftWatch | None = None
+        self._recheck: Recheck | None = None
+
+    # ---- what the driver calls ------------------------------------------------------------------
+
+    def open(self) -> list[Event]:
+        """Return what can be said before the first step: what is tuned, or that nothing is."""
+        for text in messages.frozen_text(self._fixed, self._inert):
+            self._say(text)
+        if self._size == 1:
+            self._end_at_once("nothing to tune: the job has one rank and does not communicate")
+        elif self._space.size == 1:
+            self._end_at_once("nothing to tune: every parameter is set explicitly or cannot matter")
+        else:
+            self._say(messages.start_text(self._settings))
+        return self._take_events()
+
+    def observe(self, records: Sequence[StepRecord]) -> list[Event]:
+        """Take finished steps, in order."""
+        for record in records:
+            if record.count > 0:
+                self._observe(record)
+        return self._take_events()
+
+    def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
+        """Start after ``Identified``.
+
+        Args:
+            operations: (operation, payload bytes) of one training step; empty: unknown.
+            start: What the trial log holds about this job.
+        """
+        if isinstance(start, Replay):
+            self._replay(start)
+            return self._take_events()
+        self.seed = start.seed if isinstance(start, Resume) else self.seed
+        self._operations, self._is_length_told = operations, False
+        self._run = self._new_run(operations)
+        if isinstance(start, Resume):
+            self._run.search.carry_over(start)
+        if self._space.size == 1:
+            self._end_at_once("nothing to tune: all settings behave alike in this job")
+        elif self._warmup.is_over:
+            self._explore(self._run)
+        return self._take_events()
+
+    def work(self) -> Callable[[], Plan] | None:
+        """Return something to compute and to hand to ``accept``, or None; each is returned once."""
+        work = self._run.work() if self._run is not None else None
+        self._is_planning = self._is_planning or work is not None
+        return work
+
+    def accept(self, plan: Plan) -> list[Event]:
+        """Take what the last ``work`` computed."""
+        self._is_planning, self._was_planning = False, True
+        if self._run is not None and self.phase is Phase.EXPLORE:
+            self._run.accept(plan)
+            self._follow(self._run)
+        return self._take_events()
+
+    def check(self, check: ResultCheck) -> list[Event]:
+        """Take the verdict on a result; a setting whose results are wrong is given up."""
+        params = self._in_force.of(check.epoch)
+        if not check.ok and params is not None:
+            self._say(messages.wrong_text(check, params, default=self._default), level="error")
+            if params != self._default:
+                self._give_up(params)
+        return self._take_events()
+
+    def finish(self) -> list[Event]:
+        """Say where the run stands when the job ends."""
+        if self.phase is Phase.DONE:
+            return []
+        best = self.best
+        if best is None:
+            seen, more = self._identifier.steps_seen, self._steps_to_first_sample
+            is_known = self._warmup.step_us is not None
+            text = messages.no_sample_text(seen=seen, more=more, is_known=is_known)
+            self._say(text, level="warning")
+        else:
+            done, most = len(self.trials), self._settings.max_samples
+            self._say(messages.unfinished_text(best, done=done, most=most, names=self._space.names))
+        self._events.append(RunFinished(state=RunState.UNFINISHED, best=best))
+        return self._take_events()
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Finished trials, by trial_id."""
+        return self._run.search.trials if self._run is not None else []
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial so far by all that is known; None: there is no trial."""
+        return self._run.best if self._run is not None else None
+
+    @property
+    def steps_to_done(self) -> int | None:
+        """Training steps until tuning is over, as ``Search.steps_to_done``."""
+        return self._run.search.steps_to_done if self._run is not None else None
+
+    @property
+    def _steps_to_first_sample(self) -> int | None:
+        """Training steps that the first sample still needs, about; None: none was recognised."""
+        if self._identifier.signature is None:
+            return None
+        step_us = self._warmup.step_us
+        present = self._run.steps_left(step_us) if self._run is not None else None
+        if present is not None:
+            return present
+        return self._warmup.steps_left + window_steps(self._settings, step_us)
+
+    # ---- start ----------------------------------------------------------------------------------
+
+    def _new_run(self, operations: Sequence[tuple[str, int]]) -> Run:
+        unused = without_operation(operations, {*self._fixed, *self._inert})
+        for text in messages.frozen_text({}, unused):
+            self._say(text)
+        self._inert |= unused
+        self._space = SearchSpace(
+            self._default,
+            frozen={*self._fixed, *self._inert},
+            tensors=len(operations),
+            payload=sum(size for _, size in operations),
+        )
+        seeds = np.random.SeedSequence([self.seed, self._retunes] if self._retunes else self.seed)
+        for_proposals, for_pairs = seeds.spawn(2)
+        rng = np.random.default_rng(for_proposals)
+        return Run(
+            Search(self._space, self._settings, rng=rng),
+            settings=self._settings,
+            account=self._account,
+            in_force=self._in_force,
+            events=self._events,
+            rng=np.random.default_rng(for_pairs),
+            alpha=ALPHA / 2 ** (self._retunes + 1),  # adds up to ALPHA however often it retunes
+        )
+
+    def _explore(self, run: Run) -> None:
+        self.phase = Phase.EXPLORE
+        readings = self._warmup.latest
+        if self._settings.prior and self._operations and readings:
+            prior = PhysicsPrior(
+                self._operations, self._default, pool(readings), size=self._size, hosts=self._hosts
+            )
+            run.search.expect(prior)
+        run.start(readings)
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _observe(self, record: StepRecord) -> None:
+        if self._identifier.add(record) and self.phase is not Phase.DONE:
+            self._events.append(Identified(signature=record.signature))
+        if record.signature != self._identifier.signature:
+            return
+        record = self._normaliser.normalised(record)
+        if self.phase is Phase.DONE:
+            self._look_after(record)
+        elif self._run is not None:
+            is_default = self._in_force.of(record.epoch) == self._default
+            self._account.book(record, is_default=is_default)
+            if is_usable(record):
+                self._take(record, self._run)
+
+    def _take(self, record: StepRecord, run: Run) -> None:
+        if self.phase is not Phase.WARMUP:
+            planning = self._is_planning or self._was_planning  # it may have begun in this step
+            self._was_planning = False
+            run.read(record, disturbed=self._crowded and planning)
+            self._follow(run)
+            return
+        self._warmup.add(record)
+        if self._warmup.is_over:
+            self._explore(run)
+
+    def _follow(self, run: Run) -> None:
+        """See how far the run has come."""
+        self.phase = run.phase
+        if run.outcome is None:
+            self._tell_length(run)
+            return
+        best, certificate = run.outcome.best, run.outcome.certificate
+        self._events += [certificate, RunFinished(state=RunState.DONE, best=best)]
+        disturbed = run.disturbed_steps
+        reason = messages.reason_text(certificate, self._account, disturbed=disturbed)
+        self._done(best, certified=certificate.certified, reason=reason)
+
+    def _tell_length(self, run: Run) -> None:
+        """Say how long it will take, once, when the default was read."""
+        steps = self.steps_to_done
+        if steps is None or self._is_length_told or self._settings.max_samples < 2:
+            return
+        self._is_length_told = True
+        self._say(messages.length_text(run.search.default.step_us, steps=steps))
+
+    def _give_up(self, params: CommParams) -> None:
+        if self.phase is Phase.DONE:
+            if self._in_force.params == params:
+                self._fall_to_default("its results were wrong")
+        elif self._run is not None:
+            self._run.reject(params)
+            self._follow(self._run)
+
+    # ---- DONE -----------------------------------------------------------------------------------
+
+    def _replay(self, start: Replay) -> None:
+        self._change_to(start.best.params)
+        certified = start.certificate is not None and start.certificate.certified
+        reason = "replayed from a finished run of this job"
+        self._done(start.best, certified=certified, reason=reason)
+
+    def _done(self, best: Trial, *, certified: bool, reason: str) -> None:
+        self.phase = Phase.DONE
+        self._kept, self._watch, self._recheck = best, DriftWatch(), None
+        text = messages.result_text(best, reason=reason, names=self._space.names)
+        params, epoch = best.params.as_dict(), self._in_force.epoch
+        self._events.append(Done(epoch=epoch, params=params, certified=certified, text=text))
+
+    def _end_at_once(self, reason: str) -> None:
+        self.phase = Phase.DONE
+        params, epoch = self._default.as_dict(), self._in_force.epoch
+        text = f"autotune: {reason}"
+        self._events.append(Done(epoch=epoch, params=params, certified=False, text=text))
+
+    def _look_after(self, record: StepRecord) -> None:
+        """After DONE: watch for drift, and see whether the result still holds."""
+        if self._watch is None or self._kept is None or not is_usable(record):
+            return
+        if self._recheck is not None:
+            self._read_again(record, self._recheck)
+        elif self._watch.add(record):
+            self._drifted(self._kept)
+
+    def _drifted(self, kept: Trial) -> None:
+        self._watch = DriftWatch()
+        self._events.append(Progress(text=messages.DRIFT))
+        if kept.params == self._default:
+            self._retune()
+            return
+        default = Trial(trial_id=0, params=self._default, score=0.0)
+        self._recheck = Recheck(
+            default,
+            Trial(trial_id=max(1, kept.trial_id), params=kept.params, score=kept.score),
+            in_force=self._in_force,
+            steps=steps_per_sample(self._settings),
+            rng=np.random.default_rng([self.seed, 1 + self._retunes]),
+        )
+        self._next_pair(self._recheck)
+
+    def _read_again(self, record: StepRecord, recheck: Recheck) -> None:
+        is_full, is_kept = recheck.read(record)
+        if is_full and is_kept is None:
+            self._next_pair(recheck)
+        elif is_full:
+            self._recheck = None
+            if is_kept:
+                self._change_to(recheck.comparison.incumbent.params)
+            else:
+                self._fall_to_default("the job has changed and the default does as well or better")
+                self._retune()
+
+    def _next_pair(self, recheck: Recheck) -> None:
+        change = recheck.next_window()
+        if change is not None:
+            self._events.append(change)
+
+    def _fall_to_default(self, why: str) -> None:
+        self._change_to(self._default)
+        default = Trial(trial_id=0, params=self._default, score=0.0)
+        self._done(default, certified=False, reason=f"the tuned setting was given up: {why}")
+
+    def _retune(self) -> None:
+        """Tune again, if that is not too often; the driver answers with ``begin``."""
+        signature = self._identifier.signature
+        if self._retunes >= MOST_RETUNES or signature is None:
+            self._watch = None
+            return
+        self._retunes += 1
+        self._say(messages.RETUNE)
+        self._run, self.phase = None, Phase.WARMUP
+        self._account = Account(self._settings.budget)
+        self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
+        self._events.append(Identified(signature=signature, retune=True))
+
+    # ---- small tools ----------------------------------------------------------------------------
+
+    def _change_to(self, params: CommParams) -> None:
+        change = self._in_force.change(params, known=params)
+        if change is not None:
+            self._events.append(change)
+
+    def _say(self, text: str, *, level: str = "info") -> None:
+        self._events.append(Line(text=text, level=level))
+
+    def _take_events(self) -> list[Event]:
+        events = list(self._events)
+        self._events.clear()
+        return events

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.tuning.drift import DRIFTED_WINDOWS, WINDOW_STEPS, DriftWatch
+from autotune.tuning.records import StepRecord
+
+
+def record(ms: float) -> StepRecord:
+    return StepRecord(
+        step=0,
+        count=1,
+        duration_us=1000 * ms,
+        payload_bytes=1000,
+        exposed_us=0.0,
+        epoch=1,
+        signature=1,
+    )
+
+
+def steps_until_drift(times_ms) -> int | None:
+    watch = DriftWatch()
+    return next((k for k, ms in enumerate(times_ms) if watch.add(record(ms))), None)
+
+
+def noisy(ms: float, count: int, seed: int = 0):
+    return ms * np.exp(0.1 * np.random.default_rng(seed).standard_normal(count))
+
+
+def test_noise_is_no_drift():
+    assert steps_until_drift(noisy(100, 4000)) is None
+
+
+@pytest.mark.parametrize("factor", [1.5, 0.6])
+def test_a_lasting_change_is_found_soon(factor):
+    before, after = noisy(100, 1000), noisy(100 * factor, 2000, seed=1)
+    found = steps_until_drift([*before, *after])
+    assert found is not None and 1000 < found <= 1000 + (DRIFTED_WINDOWS + 1) * 2 * WINDOW_STEPS
+
+
+def test_a_passing_disturbance_is_no_drift():
+    times = [*noisy(100, 1000), *noisy(300, 2 * WINDOW_STEPS), *noisy(100, 1000)]
+    assert steps_until_drift(times) is None
+
+
+def test_windows_that_go_up_and_down_are_no_drift():
+    times = [*noisy(100, 1000), *np.tile(np.repeat([200.0, 50.0], WINDOW_STEPS), 10)]
+    assert steps_until_drift(times) is None
+
+
+def test_short_steps_are_watched_in_windows_of_seconds():
+    times = [*[0.5] * 40_000, *[2.0] * 3000]
+    assert steps_until_drift(times) is None
