@@ -122,6 +122,24 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A gain in step time over the default at the same time: ``time(default) / time(this) - 1``.
+
+    Attributes:
+        estimate: The most probable value.
+        low, high: Bounds of its nominal 90 % interval.
+    """
+
+    estimate: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.low <= self.estimate <= self.high < math.inf:
+            raise InvalidSettingError(f"expected -1 <= low <= estimate <= high, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """One setting and how it ended.
 
@@ -129,19 +147,39 @@ class Trial:
         trial_id: 0 is the default setting; then in order of finishing.
         params: The setting.
         state: How it ended.
-        score: bytes/us; higher is better; 0 for rejected trials.
+        score: bytes/us; higher is better; 0 for rejected trials. Of trial 0 it is what was read
+            first; of any other trial ``(1 + gain) * score of trial 0``, so the scores of one run
+            compare with each other whatever the machine's speed did meanwhile.
+        gain: Over the default just before and just after; None: the default itself, a rejected
+            trial, or a log that does not say.
     """
 
     trial_id: int
     params: CommParams
     state: TrialState = TrialState.COMPLETE
     score: float
+    gain: Gain | None = None
 
     def __post_init__(self) -> None:
         if self.trial_id < 0:
             raise InvalidSettingError(f"trial_id must be >= 0, got {self.trial_id}")
         if not math.isfinite(self.score) or self.score < 0:
             raise InvalidSettingError(f"score must be finite and >= 0 bytes/us, got {self.score}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a run holds for the best while it is not finished.
+
+    Attributes:
+        best: The incumbent's trial.
+        gain: Of the incumbent by all that is known; None: it is the default, or nothing is known.
+        proven: The incumbent is better than the default beyond doubt, also without a certificate.
+    """
+
+    best: Trial
+    gain: Gain | None = None
+    proven: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
