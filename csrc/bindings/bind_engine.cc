@@ -8,10 +8,11 @@
 #include "bindings/operations.h"
 #include "bindings/options.h"
 #include "comm/choose.h"
-#include "comm/control/control.h"
+#include "comm/choose_device.h"
 #include "comm/mpi/mpi_point_to_point.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "control/control.h"
 #include "engine/engine.h"
 
 namespace py = pybind11;

@@ -4,11 +4,11 @@
 
 #include "bindings/bind.h"
 #include "bindings/options.h"
-#include "comm/device.h"
+#include "comm/choose_device.h"
 #include "comm/mpi/mpi_point_to_point.h"
 #include "common/errors.h"
 #include "common/types.h"
-#include "engine/steps.h"
+#include "engine/submission/steps.h"
 
 namespace py = pybind11;
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/types.h"
-#include "engine/timeline_record.h"
+#include "engine/timeline/timeline_record.h"
 
 namespace autotune {
 

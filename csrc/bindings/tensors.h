@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/message.h"
+#include "engine/operation/message.h"
 
 namespace autotune {
 

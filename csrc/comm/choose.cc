@@ -17,11 +17,11 @@ namespace {
 
 // Over the ranks of one host, in any case.
 std::unique_ptr<Communicator> choose_local(std::shared_ptr<PointToPoint> transport,
-                                           const Progress& progress) {
+                                           const WaitHook& on_wait) {
   if (transport->size() == 1) return std::make_unique<SelfCommunicator>();
-  auto messages = std::make_unique<P2pCommunicator>(std::move(transport), progress);
+  auto messages = std::make_unique<P2pCommunicator>(std::move(transport), on_wait);
   std::string why_not;
-  auto shared = make_shared_communicator(*messages, progress, why_not);
+  auto shared = make_shared_communicator(*messages, on_wait, why_not);
   if (shared) return shared;
   if (messages->rank() == 0) {
     log(LogLevel::warning, "no shared memory, ranks of this host exchange messages: " + why_not);
@@ -32,26 +32,26 @@ std::unique_ptr<Communicator> choose_local(std::shared_ptr<PointToPoint> transpo
 }  // namespace
 
 Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
-                                   const std::vector<int>& host_of_rank, const Progress& progress) {
+                                   const std::vector<int>& host_of_rank, const WaitHook& on_wait) {
   if (!transport) return {std::make_unique<SelfCommunicator>(), nullptr};
   const int rank = transport->rank();
   const HostMap map(host_of_rank);
-  Communicators chosen{nullptr, nullptr, transport,
-                       std::make_unique<P2pCommunicator>(transport, progress), host_of_rank};
+  Communicators chosen{nullptr, nullptr, std::make_unique<P2pCommunicator>(transport, on_wait),
+                       host_of_rank};
   if (map.hosts() == 1) {
-    chosen.flat = choose_local(std::move(transport), progress);
+    chosen.flat = choose_local(std::move(transport), on_wait);
     return chosen;
   }
-  chosen.flat = std::make_unique<P2pCommunicator>(transport, progress);
+  chosen.flat = std::make_unique<P2pCommunicator>(transport, on_wait);
   if (map.hosts() == transport->size()) return chosen;
   const auto subset = [&](std::vector<int> ranks) {
     return std::make_shared<SubsetPointToPoint>(transport, std::move(ranks));
   };
-  auto local = choose_local(subset(map.ranks_of(map.host_of(rank))), progress);
+  auto local = choose_local(subset(map.ranks_of(map.host_of(rank))), on_wait);
   std::unique_ptr<Communicator> cross;
   const int lane = map.local_rank(rank);
   if (lane < map.lanes()) {
-    cross = std::make_unique<P2pCommunicator>(subset(map.ranks_of_lane(lane)), progress);
+    cross = std::make_unique<P2pCommunicator>(subset(map.ranks_of_lane(lane)), on_wait);
   }
   chosen.hierarchical =
       std::make_unique<HierarchicalCommunicator>(map, rank, std::move(local), std::move(cross));
@@ -61,8 +61,8 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
 CommunicatorFactory communicator_factory(std::shared_ptr<PointToPoint> transport,
                                          std::vector<int> host_of_rank) {
   return [transport = std::move(transport), host_of_rank = std::move(host_of_rank)](
-             const std::vector<int>& ranks, const Progress& progress) {
-    if (ranks.size() == 1) return choose_communicators(nullptr, {}, progress);
+             const std::vector<int>& ranks, const WaitHook& on_wait) {
+    if (ranks.size() == 1) return choose_communicators(nullptr, {}, on_wait);
     // Hosts are counted anew, in the order of the ranks.
     std::vector<int> hosts, known;
     for (int rank : ranks) {
@@ -75,7 +75,7 @@ CommunicatorFactory communicator_factory(std::shared_ptr<PointToPoint> transport
     if (static_cast<int>(ranks.size()) < transport->size()) {
       members = std::make_shared<SubsetPointToPoint>(transport, ranks);
     }
-    return choose_communicators(std::move(members), hosts, progress);
+    return choose_communicators(std::move(members), hosts, on_wait);
   };
 }
 

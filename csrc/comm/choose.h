@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/p2p/point_to_point.h"
+#include "comm/point_to_point.h"
 
 namespace autotune {
 
@@ -14,8 +14,7 @@ struct Communicators {
   std::unique_ptr<Communicator> flat;
   // nullptr where two levels cannot matter: one host, or one rank on every host.
   std::unique_ptr<Communicator> hierarchical;
-  // The ranks of `flat`, and messages between them without anything else; nullptr with one rank.
-  std::shared_ptr<PointToPoint> transport = nullptr;
+  // The ranks of `flat` by messages and nothing else; nullptr with one rank.
   std::unique_ptr<Communicator> plain = nullptr;
   std::vector<int> host_of_rank = {};  // hosts are numbered from 0; empty with one rank
 };
@@ -23,12 +22,12 @@ struct Communicators {
 // Shared memory among the ranks of a host where it has some, else messages (with one line that says
 // why). `host_of_rank` numbers the hosts from 0; one rank needs no transport. Collective.
 Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
-                                   const std::vector<int>& host_of_rank, const Progress& progress);
+                                   const std::vector<int>& host_of_rank, const WaitHook& on_wait);
 
 // The same for any subset of a job's ranks (sorted, the caller among them). Collective over the
 // subset: the others need not know.
 using CommunicatorFactory =
-    std::function<Communicators(const std::vector<int>& ranks, const Progress&)>;
+    std::function<Communicators(const std::vector<int>& ranks, const WaitHook&)>;
 CommunicatorFactory communicator_factory(std::shared_ptr<PointToPoint> transport,
                                          std::vector<int> host_of_rank);
 

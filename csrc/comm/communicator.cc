@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "comm/stream.h"
+#include "comm/element_sequence.h"
 #include "common/copy.h"
 
 namespace autotune {
@@ -13,11 +13,11 @@ void Communicator::reduce_scatter(const std::vector<Span>& spans, DataType type,
 }
 
 void Communicator::allgather_slices(const std::vector<Span>& spans, DataType type, int slices) {
-  const Stream stream(spans, type);
+  const ElementSequence elements(spans, type);
   for (int root = 0; root < slices; ++root) {
-    const auto [begin, end] = slice_of(stream.count(), root, slices);
-    stream.for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t) {
-      broadcast(output, length * stream.item(), root);
+    const auto [begin, end] = slice_of(elements.count(), root, slices);
+    elements.for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t) {
+      broadcast(output, length * elements.item(), root);
     });
   }
 }

@@ -3,7 +3,7 @@
 // hierarchical (two levels made of the others). choose.h decides which ones a job gets.
 //
 // Every call is collective: all ranks make the same calls, in the same order, with arguments that
-// negotiation has checked. No call waits without bound: while it waits it calls Progress, which
+// negotiation has checked. No call waits without bound: while it waits it calls its WaitHook, which
 // throws when a rank has died.
 #pragma once
 
@@ -17,7 +17,10 @@
 namespace autotune {
 
 // Called again and again while a collective waits; throws EngineError to end the wait.
-using Progress = std::function<void()>;
+using WaitHook = std::function<void()>;
+
+// True for the numbers of ranks over which ReduceOp::adasum is defined: the powers of two.
+constexpr bool has_adasum(int size) { return size > 0 && (size & (size - 1)) == 0; }
 
 // A contiguous run of elements to reduce; `input` and `output` are the same memory or do not
 // overlap.
@@ -46,15 +49,17 @@ class Communicator {
   // and divide by the number of ranks), write to the outputs. The spans of a call have the same
   // counts on all ranks. The elements of a result are combined in rank order, so a result does not
   // depend on how tensors are grouped into spans, nor spans into calls.
+  // Adasum takes every span as a tensor of its own, of a float type, over a number of ranks that
+  // `has_adasum` allows; only the communicators `Communicators::plain` and of one rank know it.
   virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                          double prescale, double postscale) = 0;
 
   // The two halves of an allreduce, for hierarchical ones. The elements of all spans together are
-  // cut into `slices` slices (see slice_of in stream.h), at most as many as ranks. reduce_scatter
-  // leaves in the outputs of rank r < slices at least its own slice r reduced, without postscale
-  // (average adds up); allgather_slices copies slice r of rank r's outputs to the outputs of all
-  // ranks. These defaults are right for any backend; a backend that can do with less data overrides
-  // them.
+  // cut into `slices` slices (see slice_of in element_sequence.h), at most as many as ranks.
+  // reduce_scatter leaves in the outputs of rank r < slices at least its own slice r reduced,
+  // without postscale (average adds up); allgather_slices copies slice r of rank r's outputs to the
+  // outputs of all ranks. These defaults are right for any backend; a backend that can do with less
+  // data overrides them.
   virtual void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
                               double prescale, int slices);
   virtual void allgather_slices(const std::vector<Span>& spans, DataType type, int slices);

@@ -149,27 +149,10 @@ class DeviceGroup {
 // The GPU of this process and how its ranks get communicators.
 struct DeviceBackend {
   std::unique_ptr<Device> device;
-  // `plain` connects the ranks (nullptr with one), `progress` is called while waiting and may
+  // `plain` connects the ranks (nullptr with one), `on_wait` is called while waiting and may
   // throw.
-  std::function<std::unique_ptr<DeviceCommunicator>(Communicator* plain,
-                                                    const std::function<void()>& progress)>
+  std::function<std::unique_ptr<DeviceCommunicator>(Communicator* plain, const WaitHook& on_wait)>
       connect;
 };
-
-struct DeviceOptions {
-  // Where the shared libraries are; empty: where the loader finds them.
-  std::string nccl;
-  std::string nvrtc;
-  // NCCL_HOSTID: by which NCCL tells hosts apart; empty: their names. Only ranks of different hosts
-  // may share a GPU.
-  std::string host_id;
-};
-
-// 0 where there is none. `path`: of NCCL, or empty.
-int nccl_version(const std::string& path);
-int cuda_version();
-
-// Throws EngineError with what is missing and what to do.
-DeviceBackend make_cuda_backend(int index, const DeviceOptions& options);
 
 }  // namespace autotune

@@ -8,7 +8,7 @@
 
 #include "common/errors.h"
 #include "common/log.h"
-#include "engine/validate.h"
+#include "engine/submission/validate.h"
 
 namespace autotune {
 
@@ -50,7 +50,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> contr
       params_(options.params),
       steps_(Clock::now()) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, params_, &timeline_);
-  // Making communicators already communicates, and so calls progress(): all members are there.
+  // Making communicators already communicates, and so calls on_wait(): all members are there.
   add_set(0, sets_.global());
   start_timeline_at_init();
   thread_ = std::thread([this] { run(); });

@@ -32,16 +32,16 @@
 #include <vector>
 
 #include "comm/choose.h"
-#include "comm/control/control.h"
-#include "engine/coordinator.h"
-#include "engine/device_steps.h"
-#include "engine/executor.h"
-#include "engine/process_set.h"
-#include "engine/response_cache.h"
-#include "engine/stall.h"
-#include "engine/steps.h"
-#include "engine/tensor.h"
-#include "engine/timeline.h"
+#include "control/control.h"
+#include "engine/execute/executor.h"
+#include "engine/negotiation/coordinator.h"
+#include "engine/negotiation/response_cache.h"
+#include "engine/negotiation/stall.h"
+#include "engine/operation/process_set.h"
+#include "engine/operation/tensor.h"
+#include "engine/submission/device_steps.h"
+#include "engine/submission/steps.h"
+#include "engine/timeline/timeline.h"
 
 namespace autotune {
 
@@ -202,7 +202,7 @@ class Engine {
   void run();
   void sleep_until_needed();
   void set_affinity() const;
-  void progress();
+  void on_wait();
   void check_connections();
   void fail_everything(const std::string& reason, bool fatal);
 

@@ -281,7 +281,7 @@ void Engine::agree(const Work& work) {
 
 void Engine::add_set(int32_t id, const ProcessSet& set) {
   if (set.contains(rank_)) {
-    const Progress waiting = [this] { progress(); };
+    const WaitHook waiting = [this] { on_wait(); };
     executor_.add_set(id, set, make_communicators_(set.ranks, waiting), waiting);
   }
   if (id == 0) return;

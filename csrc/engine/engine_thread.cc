@@ -109,7 +109,7 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
 // ---------------------------------------------------------------- when things go wrong
 
 // Called by the communicator while it waits.
-void Engine::progress() {
+void Engine::on_wait() {
   control_->pump(frames_);
   for (const Frame& frame : frames_) {
     if (frame.type == FrameType::abort) throw EngineError(frame.payload);

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/control/control.h"
-#include "engine/coordinator.h"
+#include "control/control.h"
+#include "engine/negotiation/coordinator.h"
 #include "returning.h"
 
 namespace {

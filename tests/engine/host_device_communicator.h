@@ -78,12 +78,12 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
       state_->plain = std::make_unique<SelfCommunicator>();
       return;
     }
-    const auto progress = [state = state_.get()] {
+    const auto on_wait = [state = state_.get()] {
       if (state->aborted) throw EngineError("aborted");
       std::this_thread::yield();
     };
     auto transport = std::make_shared<ThreadPointToPoint>(group_->mail, rank);
-    state_->plain = std::make_unique<P2pCommunicator>(std::move(transport), progress);
+    state_->plain = std::make_unique<P2pCommunicator>(std::move(transport), on_wait);
   }
   // As NCCL: when the stream has come past all that was put there.
   ~HostDeviceCommunicator() override {

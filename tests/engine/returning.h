@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/coordinator.h"
-#include "engine/fusion.h"
-#include "engine/message.h"
+#include "engine/negotiation/coordinator.h"
+#include "engine/negotiation/fusion.h"
+#include "engine/operation/message.h"
 
 namespace autotune {
 

@@ -16,11 +16,11 @@ using namespace autotune;
 
 namespace {
 
-const Progress no_progress = [] {};
+const WaitHook no_wait_hook = [] {};
 
 std::unique_ptr<Communicator> make_p2p(std::shared_ptr<Mail> mail, int rank) {
   return std::make_unique<P2pCommunicator>(
-      std::make_unique<ThreadPointToPoint>(std::move(mail), rank), no_progress);
+      std::make_unique<ThreadPointToPoint>(std::move(mail), rank), no_wait_hook);
 }
 
 // Ways to place `size` ranks on hosts so that two levels matter: uneven, interleaved, three hosts.
@@ -43,12 +43,12 @@ void with_communicators(int size, const std::function<void(Communicator&)>& body
     body(*messages);
     std::string why_not;
     const std::unique_ptr<Communicator> shared =
-        make_shared_communicator(*messages, no_progress, why_not);
+        make_shared_communicator(*messages, no_wait_hook, why_not);
     CHECK_EQUAL(why_not, "");
     body(*shared);
     for (const std::vector<int>& hosts : host_maps(size)) {
       const auto transport = std::make_shared<ThreadPointToPoint>(mail, rank);
-      body(*choose_communicators(transport, hosts, no_progress).hierarchical);
+      body(*choose_communicators(transport, hosts, no_wait_hook).hierarchical);
     }
   });
 }
@@ -277,7 +277,7 @@ TEST(both_backends_give_the_same_float_sums_bit_for_bit) {
   run_ranks(3, [&](int rank) {
     const auto messages = make_p2p(mail, rank);
     std::string why_not;
-    const auto shared = make_shared_communicator(*messages, no_progress, why_not);
+    const auto shared = make_shared_communicator(*messages, no_wait_hook, why_not);
     for (int64_t count : {5, 3000, 400'000}) {
       std::mt19937 random(static_cast<unsigned>(rank));
       std::normal_distribution<float> normal;

@@ -1,4 +1,4 @@
-#include "comm/control/control.h"
+#include "control/control.h"
 
 #include <unistd.h>
 

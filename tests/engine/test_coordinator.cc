@@ -1,7 +1,7 @@
-#include "engine/coordinator.h"
+#include "engine/negotiation/coordinator.h"
 
 #include "check.h"
-#include "engine/negotiate.h"
+#include "engine/negotiation/negotiate.h"
 #include "returning.h"
 
 using namespace autotune;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "check.h"
-#include "engine/coordinator.h"
-#include "engine/negotiate.h"
+#include "engine/negotiation/coordinator.h"
+#include "engine/negotiation/negotiate.h"
 #include "returning.h"
 
 using namespace autotune;

@@ -219,7 +219,7 @@ TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
     std::vector<std::unique_ptr<Connection>> connections;
     connections.push_back(connect_to(rendezvous.address(), 1, 20s));
     Engine engine({}, std::make_unique<ControlPlane>(1, 2, std::move(connections)),
-                  [](const std::vector<int>&, const Progress&) {
+                  [](const std::vector<int>&, const WaitHook&) {
                     return Communicators{std::make_unique<SelfCommunicator>(), nullptr};
                   });
     engine.shutdown(200ms);

@@ -1,4 +1,4 @@
-#include "engine/fusion.h"
+#include "engine/negotiation/fusion.h"
 
 #include <numeric>
 #include <random>

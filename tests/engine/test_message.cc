@@ -1,4 +1,4 @@
-#include "engine/message.h"
+#include "engine/operation/message.h"
 
 #include "check.h"
 #include "common/errors.h"

@@ -1,6 +1,6 @@
 // Process sets: which ranks may use them, that they never wait for each other, and what their
 // collectives give.
-#include "engine/process_set.h"
+#include "engine/operation/process_set.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,7 @@
-#include "engine/response_cache.h"
+#include "engine/negotiation/response_cache.h"
 
 #include "check.h"
-#include "engine/tensor.h"
+#include "engine/operation/tensor.h"
 
 using namespace autotune;
 

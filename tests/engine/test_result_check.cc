@@ -1,5 +1,5 @@
 // Wrong results are seen: a communicator that spoils what it reduces, and honest ones.
-#include "engine/result_check.h"
+#include "engine/execute/result_check.h"
 
 #include <cmath>
 #include <random>
@@ -60,8 +60,8 @@ void with_wrong_hierarchy(const std::function<void(Engine&)>& body) {
     const auto honest =
         communicator_factory(std::make_shared<ThreadPointToPoint>(mail, rank), {0, 0, 1});
     Engine engine({}, std::make_unique<ControlPlane>(rank, size, std::move(connections)),
-                  [&](const std::vector<int>& ranks, const Progress& progress) {
-                    Communicators chosen = honest(ranks, progress);
+                  [&](const std::vector<int>& ranks, const WaitHook& on_wait) {
+                    Communicators chosen = honest(ranks, on_wait);
                     chosen.hierarchical = std::make_unique<Wrong>(std::move(chosen.hierarchical));
                     return chosen;
                   });

@@ -1,4 +1,4 @@
-#include "engine/stall.h"
+#include "engine/negotiation/stall.h"
 
 #include "check.h"
 #include "common/errors.h"

@@ -1,4 +1,4 @@
-#include "engine/steps.h"
+#include "engine/submission/steps.h"
 
 #include "check.h"
 

@@ -1,4 +1,4 @@
-#include "engine/timeline.h"
+#include "engine/timeline/timeline.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/timeline_writer.h"
+#include "engine/timeline/timeline_writer.h"
 #include "thread_ranks.h"
 #include "timeline_file.h"
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "comm/choose.h"
-#include "comm/control/control.h"
-#include "comm/p2p/point_to_point.h"
+#include "comm/point_to_point.h"
 #include "common/errors.h"
+#include "control/control.h"
 #include "engine/engine.h"
 
 namespace autotune {

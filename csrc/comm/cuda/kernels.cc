@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "comm/cuda/kernel_source.h"
-#include "comm/cuda/library.h"
 #include "common/errors.h"
+#include "common/library.h"
 
 namespace autotune {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/stream.h"
+#include "comm/element_sequence.h"
 #include "common/copy.h"
 #include "common/reduce.h"
 
@@ -65,17 +65,17 @@ void HierarchicalCommunicator::allreduce(const std::vector<Span>& spans, DataTyp
 void HierarchicalCommunicator::reduce_between_hosts(const std::vector<Span>& spans, DataType type,
                                                     ReduceOp op, double postscale) {
   Activity activity(observer_, activity_name(cross_->backend(), Operation::allreduce));
-  const Stream stream(spans, type);
+  const ElementSequence elements(spans, type);
   const int lane = map_.local_rank(rank_);
-  const auto [begin, end] = slice_of(stream.count(), lane, map_.lanes());
+  const auto [begin, end] = slice_of(elements.count(), lane, map_.lanes());
   const int64_t count = end - begin;
   // One contiguous piece: the cost between hosts is per message.
-  slice_.resize(std::max(slice_.size(), static_cast<size_t>(count * stream.item())));
-  stream.read_outputs(begin, end, slice_.data());
+  slice_.resize(std::max(slice_.size(), static_cast<size_t>(count * elements.item())));
+  elements.read_outputs(begin, end, slice_.data());
   const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
   cross_->allreduce({{slice_.data(), slice_.data(), count}}, type, step_op, 1.0, 1.0);
   scale(slice_.data(), count, type, postscale, op == ReduceOp::average ? size_ : 1);
-  stream.write(begin, end, slice_.data());
+  elements.write(begin, end, slice_.data());
 }
 
 void HierarchicalCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) {

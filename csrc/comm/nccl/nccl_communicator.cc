@@ -65,12 +65,12 @@ int op_number(ReduceOp op) {
 constexpr auto abort_patience = std::chrono::seconds(5);
 
 // NCCL waits without end for ranks that have died: it waits in a thread of its own while this one
-// looks after the job. The thread is left alone when `progress` throws: the process is about to
+// looks after the job. The thread is left alone when `on_wait` throws: the process is about to
 // end, or the other ranks come after all.
-int wait_in_thread(std::function<int()> act, const std::function<void()>& progress) {
+int wait_in_thread(std::function<int()> act, const WaitHook& on_wait) {
   const NcclCall call(std::move(act));
   while (!call.done()) {
-    progress();
+    on_wait();
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   return call.result();
@@ -112,7 +112,7 @@ NcclCall::NcclCall(std::function<int()> act) : state_(std::make_shared<State>())
 
 std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
     std::shared_ptr<const NcclLibrary> nccl, const Device& device, const std::string& host_id,
-    Communicator* plain, const std::function<void()>& progress) {
+    Communicator* plain, const WaitHook& on_wait) {
   const int rank = plain == nullptr ? 0 : plain->rank();
   const int size = plain == nullptr ? 1 : plain->size();
   NcclId id{};
@@ -125,7 +125,7 @@ std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
     bind();
     return nccl->init(made.get(), size, id, rank);
   };
-  nccl->check(wait_in_thread(make, progress), "making a communicator");
+  nccl->check(wait_in_thread(make, on_wait), "making a communicator");
   return std::unique_ptr<DeviceCommunicator>(
       new NcclCommunicator(std::move(nccl), device.binder(), device.stream(), *made, rank, size));
 }

@@ -36,8 +36,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   static std::unique_ptr<DeviceCommunicator> connect(std::shared_ptr<const NcclLibrary> nccl,
                                                      const Device& device,
                                                      const std::string& host_id,
-                                                     Communicator* plain,
-                                                     const std::function<void()>& progress);
+                                                     Communicator* plain, const WaitHook& on_wait);
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;

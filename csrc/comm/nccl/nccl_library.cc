@@ -1,7 +1,7 @@
 #include "comm/nccl/nccl_library.h"
 
-#include "comm/cuda/library.h"
 #include "common/errors.h"
+#include "common/library.h"
 
 namespace autotune {
 

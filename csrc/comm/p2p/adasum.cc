@@ -28,10 +28,10 @@ double coefficient(double ab, double norm2) {
 template <typename T>
 class Tree {
  public:
-  Tree(PointToPoint& transport, const Progress& progress, std::vector<T>& values,
+  Tree(PointToPoint& transport, const WaitHook& on_wait, std::vector<T>& values,
        std::vector<int64_t> ends)
       : transport_(transport),
-        progress_(progress),
+        on_wait_(on_wait),
         rank_(transport.rank()),
         size_(transport.size()),
         values_(values),
@@ -139,12 +139,12 @@ class Tree {
       transport_.send(peer, static_cast<const char*>(sent) + begin,
                       std::min(max_message_bytes, send_bytes - begin));
     }
-    Backoff backoff(progress_);
+    Backoff backoff(on_wait_);
     while (!transport_.test_all()) backoff.pause();
   }
 
   PointToPoint& transport_;
-  const Progress& progress_;
+  const WaitHook& on_wait_;
   const int rank_;
   const int size_;
   std::vector<T>& values_;
@@ -153,7 +153,7 @@ class Tree {
 };
 
 template <typename T>
-void reduce(PointToPoint& transport, const Progress& progress, const std::vector<Span>& spans,
+void reduce(PointToPoint& transport, const WaitHook& on_wait, const std::vector<Span>& spans,
             DataType type, double prescale, double postscale) {
   std::vector<int64_t> ends;
   int64_t count = 0;
@@ -166,7 +166,7 @@ void reduce(PointToPoint& transport, const Progress& progress, const std::vector
     next += span.count;
   }
   scale(values.data(), count, work_type, prescale);
-  Tree<T>(transport, progress, values, std::move(ends)).run();
+  Tree<T>(transport, on_wait, values, std::move(ends)).run();
   scale(values.data(), count, work_type, postscale);
   next = values.data();
   for (const Span& span : spans) {
@@ -177,12 +177,12 @@ void reduce(PointToPoint& transport, const Progress& progress, const std::vector
 
 }  // namespace
 
-void adasum(PointToPoint& transport, const Progress& progress, const std::vector<Span>& spans,
+void adasum(PointToPoint& transport, const WaitHook& on_wait, const std::vector<Span>& spans,
             DataType type, double prescale, double postscale) {
   if (type == DataType::float64) {
-    reduce<double>(transport, progress, spans, type, prescale, postscale);
+    reduce<double>(transport, on_wait, spans, type, prescale, postscale);
   } else {
-    reduce<float>(transport, progress, spans, type, prescale, postscale);
+    reduce<float>(transport, on_wait, spans, type, prescale, postscale);
   }
 }
 

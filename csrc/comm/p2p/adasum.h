@@ -15,16 +15,13 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/p2p/point_to_point.h"
+#include "comm/point_to_point.h"
 
 namespace autotune {
 
-// True for the numbers of ranks that have such a tree.
-constexpr bool is_power_of_two(int size) { return size > 0 && (size & (size - 1)) == 0; }
-
 // Reduce every span as a tensor of its own over the ranks of `transport`, a power of two of them.
 // `type` is a float type. The inputs are multiplied by `prescale`, the result by `postscale`.
-void adasum(PointToPoint& transport, const Progress& progress, const std::vector<Span>& spans,
+void adasum(PointToPoint& transport, const WaitHook& on_wait, const std::vector<Span>& spans,
             DataType type, double prescale, double postscale);
 
 }  // namespace autotune

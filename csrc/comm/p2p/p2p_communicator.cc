@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/element_sequence.h"
+#include "comm/p2p/adasum.h"
 #include "comm/p2p/backoff.h"
-#include "comm/stream.h"
 #include "common/copy.h"
 #include "common/reduce.h"
 
@@ -19,19 +20,22 @@ constexpr int64_t small_piece_bytes = 16 << 10;
 
 }  // namespace
 
-P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, Progress progress)
+P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait)
     : transport_(std::move(transport)),
-      progress_(std::move(progress)),
+      on_wait_(std::move(on_wait)),
       rank_(transport_->rank()),
       size_(transport_->size()) {}
 
 void P2pCommunicator::wait() {
-  Backoff backoff(progress_);
+  Backoff backoff(on_wait_);
   while (!transport_->test_all()) backoff.pause();
 }
 
 void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                 double prescale, double postscale) {
+  if (op == ReduceOp::adasum) {
+    return adasum(*transport_, on_wait_, spans, type, prescale, postscale);
+  }
   const auto item = static_cast<int64_t>(size_of(type));
   const int64_t piece_count = std::max<int64_t>(piece_bytes / item, 1);
   for (const Span& span : spans) {
@@ -143,14 +147,14 @@ void P2pCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_
 // In rounds: of every slice at most a piece, so that the boxes stay small.
 void P2pCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                      double prescale, int slices) {
-  const Stream stream(spans, type);
-  const int64_t item = stream.item();
+  const ElementSequence elements(spans, type);
+  const int64_t item = elements.item();
   const int64_t most = std::max<int64_t>(piece_bytes / item / size_, 1);
-  const int64_t longest = (stream.count() + slices - 1) / slices;
+  const int64_t longest = (elements.count() + slices - 1) / slices;
   const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
   for (int64_t done = 0; done < longest; done += most) {
     const auto part = [&](int slice) {
-      const auto [begin, end] = slice_of(stream.count(), slice, slices);
+      const auto [begin, end] = slice_of(elements.count(), slice, slices);
       const int64_t from = std::min(begin + done, end);
       return std::pair{from, std::min(from + most, end)};
     };
@@ -169,7 +173,7 @@ void P2pCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType ty
     for (int slice = 0; slice < slices; ++slice) {
       const auto [begin, end] = part(slice);
       char* box = outbox_.data() + slot_bytes * static_cast<size_t>(slice);
-      stream.read(begin, end, box);
+      elements.read(begin, end, box);
       scale(box, end - begin, type, prescale);
       if (slice != rank_) transport_->send(slice, box, (end - begin) * item);
     }
@@ -177,7 +181,7 @@ void P2pCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType ty
     if (rank_ >= slices) continue;
     char* own = outbox_.data() + slot_bytes * static_cast<size_t>(rank_);
     combine_in_rank_order(own, inbox_.data(), rank_, size_, own_count, type, step_op);
-    stream.write(own_begin, own_end, own);
+    elements.write(own_begin, own_end, own);
   }
 }
 

@@ -18,14 +18,14 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/p2p/point_to_point.h"
+#include "comm/point_to_point.h"
 
 namespace autotune {
 
 class P2pCommunicator final : public Communicator {
  public:
-  // `progress` is called while waiting; see communicator.h.
-  P2pCommunicator(std::shared_ptr<PointToPoint> transport, Progress progress);
+  // `on_wait` is called while waiting; see communicator.h.
+  P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -52,7 +52,7 @@ class P2pCommunicator final : public Communicator {
   void wait();
 
   std::shared_ptr<PointToPoint> transport_;
-  Progress progress_;
+  WaitHook on_wait_;
   int rank_;
   int size_;
   std::vector<char> inbox_;

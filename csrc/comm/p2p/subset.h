@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/p2p/point_to_point.h"
+#include "comm/point_to_point.h"
 
 namespace autotune {
 

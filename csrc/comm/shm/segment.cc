@@ -72,17 +72,17 @@ void Segment::unlink() {
   linked_ = false;
 }
 
-void Barrier::wait(const Progress& progress) {
+void Barrier::wait(const WaitHook& on_wait) {
   ++round_;
   BarrierSlot& own = slots_[rank_];
   own.arrivals.store(round_);  // sequentially consistent: before the look at `sleepers`
   if (own.sleepers.load() != 0) futex_wake_all(own.arrivals);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) wait_for(slots_[peer], round_, progress);
+    if (peer != rank_) wait_for(slots_[peer], round_, on_wait);
   }
 }
 
-void Barrier::wait_for(BarrierSlot& slot, uint32_t round, const Progress& progress) {
+void Barrier::wait_for(BarrierSlot& slot, uint32_t round, const WaitHook& on_wait) {
   // Rounds wrap around: compare by distance.
   const auto arrived = [&] {
     return static_cast<int32_t>(slot.arrivals.load(std::memory_order_acquire) - round) >= 0;
@@ -104,7 +104,7 @@ void Barrier::wait_for(BarrierSlot& slot, uint32_t round, const Progress& progre
     const uint32_t seen = slot.arrivals.load();
     if (static_cast<int32_t>(seen - round) < 0) futex_wait(slot.arrivals, seen, limit);
     slot.sleepers.fetch_sub(1);
-    if (!arrived()) progress();
+    if (!arrived()) on_wait();
   }
 }
 

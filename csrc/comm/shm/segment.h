@@ -49,11 +49,11 @@ class Barrier {
  public:
   Barrier(BarrierSlot* slots, int rank, int size) : slots_(slots), rank_(rank), size_(size) {}
 
-  // `progress` is called about every millisecond of waiting and may throw.
-  void wait(const Progress& progress);
+  // `on_wait` is called about every millisecond of waiting and may throw.
+  void wait(const WaitHook& on_wait);
 
  private:
-  void wait_for(BarrierSlot& slot, uint32_t round, const Progress& progress);
+  void wait_for(BarrierSlot& slot, uint32_t round, const WaitHook& on_wait);
 
   BarrierSlot* slots_;
   int rank_;

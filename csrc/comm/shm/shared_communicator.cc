@@ -37,13 +37,13 @@ int64_t SharedCommunicator::segment_bytes(int size) {
 }
 
 SharedCommunicator::SharedCommunicator(std::unique_ptr<Segment> segment, int rank, int size,
-                                       Progress progress)
+                                       WaitHook on_wait)
     : segment_(std::move(segment)),
       rank_(rank),
       size_(size),
       slot_bytes_(slot_bytes_for(size)),
       slice_bytes_(slice_bytes_for(size)),
-      progress_(std::move(progress)),
+      on_wait_(std::move(on_wait)),
       barrier_(reinterpret_cast<BarrierSlot*>(segment_->data()), rank_, size_),
       piece_(static_cast<size_t>(piece_bytes)) {}
 
@@ -53,29 +53,29 @@ char* SharedCommunicator::slot(int rank, int parity) const {
 }
 
 std::pair<int64_t, int64_t> SharedCommunicator::Plan::range(int64_t round, int slice) const {
-  const auto [begin, end] = slice_of(stream.count(), slice, slices);
+  const auto [begin, end] = slice_of(elements.count(), slice, slices);
   const int64_t from = std::min(begin + round * slice_elements, end);
   return {from, std::min(from + slice_elements, end)};
 }
 
-SharedCommunicator::Plan SharedCommunicator::plan_for(const Stream& stream, DataType type,
-                                                      int slices) const {
-  Plan plan{stream, type};
+SharedCommunicator::Plan SharedCommunicator::plan_for(const ElementSequence& elements,
+                                                      DataType type, int slices) const {
+  Plan plan{elements, type};
   plan.slices = slices;
-  plan.slice_elements = slice_bytes_ / stream.item();
-  const int64_t longest = (stream.count() + slices - 1) / slices;
+  plan.slice_elements = slice_bytes_ / elements.item();
+  const int64_t longest = (elements.count() + slices - 1) / slices;
   plan.rounds = (longest + plan.slice_elements - 1) / plan.slice_elements;
   return plan;
 }
 
 void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                    double prescale, double postscale) {
-  const Stream stream(spans, type);
-  Plan plan = plan_for(stream, type, size_);
+  const ElementSequence elements(spans, type);
+  Plan plan = plan_for(elements, type, size_);
   plan.op = op;
   plan.prescale = prescale;
   plan.postscale = postscale;
-  if (stream.count() * stream.item() <= small_bytes) return allreduce_small(plan);
+  if (elements.count() * elements.item() <= small_bytes) return allreduce_small(plan);
   int parity = next_parity();
   copy_in(plan, 0, parity);
   barrier();
@@ -96,8 +96,8 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
 
 void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                         double prescale, int slices) {
-  const Stream stream(spans, type);
-  Plan plan = plan_for(stream, type, slices);
+  const ElementSequence elements(spans, type);
+  Plan plan = plan_for(elements, type, slices);
   plan.op = op == ReduceOp::average ? ReduceOp::sum : op;
   plan.prescale = prescale;
   // Without a barrier of its own it must not turn to the parity that others may still read.
@@ -115,13 +115,13 @@ void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType
 
 void SharedCommunicator::allgather_slices(const std::vector<Span>& spans, DataType type,
                                           int slices) {
-  const Stream stream(spans, type);
-  const Plan plan = plan_for(stream, type, slices);
+  const ElementSequence elements(spans, type);
+  const Plan plan = plan_for(elements, type, slices);
   for (int64_t round = 0; round < plan.rounds; ++round) {
     const int parity = next_parity();
     if (rank_ < slices) {
       const auto [begin, end] = plan.range(round, rank_);
-      stream.read_outputs(begin, end, region(rank_, parity, rank_));
+      elements.read_outputs(begin, end, region(rank_, parity, rank_));
     }
     barrier();
     copy_out(plan, round, parity);
@@ -129,11 +129,11 @@ void SharedCommunicator::allgather_slices(const std::vector<Span>& spans, DataTy
 }
 
 void SharedCommunicator::allreduce_small(const Plan& plan) {
-  const int64_t count = plan.stream.count();
+  const int64_t count = plan.elements.count();
   if (count == 0) return;
   const int parity = next_parity();
   char* own = slot(rank_, parity);
-  plan.stream.read(0, count, own);
+  plan.elements.read(0, count, own);
   scale(own, count, plan.type, plan.prescale);
   barrier();
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(small_bytes)));
@@ -144,7 +144,7 @@ void SharedCommunicator::allreduce_small(const Plan& plan) {
     partial = sum;
   }
   scale(sum, count, plan.type, plan.postscale, plan.op == ReduceOp::average ? size_ : 1);
-  plan.stream.write(0, count, sum);
+  plan.elements.write(0, count, sum);
 }
 
 void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
@@ -154,13 +154,13 @@ void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
     const auto [begin, end] = plan.range(round, slice);
     char* to = region(rank_, parity, slice);
     if (plan.prescale == 1.0 && stores_.streaming()) {
-      plan.stream.for_each_part(
+      plan.elements.for_each_part(
           begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
-            stream_bytes(to + before * plan.stream.item(), input, length * plan.stream.item());
+            stream_bytes(to + before * plan.elements.item(), input, length * plan.elements.item());
           });
       continue;
     }
-    plan.stream.read(begin, end, to);
+    plan.elements.read(begin, end, to);
     scale(to, end - begin, plan.type, plan.prescale);
   }
 }
@@ -169,8 +169,8 @@ void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int p
   if (rank_ >= plan.slices) return;
   const auto [begin, end] = plan.range(round, rank_);
   char* const sums = region(rank_, parity, rank_);
-  const int64_t item = plan.stream.item();
-  plan.stream.for_each_part(
+  const int64_t item = plan.elements.item();
+  plan.elements.for_each_part(
       begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
         const int64_t at = before * item;
         if (!stores_.streaming()) {
@@ -195,7 +195,7 @@ void SharedCommunicator::reduce_piece(const Plan& plan, const char* input, char*
                                       int64_t count, int parity) {
   const char* own = input;
   if (plan.prescale != 1.0) {
-    scratch_.assign(input, input + count * plan.stream.item());
+    scratch_.assign(input, input + count * plan.elements.item());
     scale(scratch_.data(), count, plan.type, plan.prescale);
     own = scratch_.data();
   }
@@ -215,7 +215,7 @@ void SharedCommunicator::copy_out(const Plan& plan, int64_t round, int parity) {
     const int slice = (rank_ + step) % plan.slices;
     if (slice == rank_) continue;
     const auto [begin, end] = plan.range(round, slice);
-    plan.stream.write(begin, end, region(slice, parity, slice));
+    plan.elements.write(begin, end, region(slice, parity, slice));
   }
 }
 
@@ -316,7 +316,7 @@ std::unique_ptr<Segment> create_on_rank_0(Communicator& base, int64_t bytes, std
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const Progress& progress,
+std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const WaitHook& on_wait,
                                                        std::string& why_not) {
   const int64_t bytes = SharedCommunicator::segment_bytes(base.size());
   std::unique_ptr<Segment> segment = create_on_rank_0(base, bytes, why_not);
@@ -336,7 +336,7 @@ std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const
   }
   segment->unlink();
   return std::make_unique<SharedCommunicator>(std::move(segment), base.rank(), base.size(),
-                                              progress);
+                                              on_wait);
 }
 
 }  // namespace autotune

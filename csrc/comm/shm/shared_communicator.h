@@ -27,15 +27,15 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/element_sequence.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/store_choice.h"
-#include "comm/stream.h"
 
 namespace autotune {
 
 class SharedCommunicator final : public Communicator {
  public:
-  SharedCommunicator(std::unique_ptr<Segment> segment, int rank, int size, Progress progress);
+  SharedCommunicator(std::unique_ptr<Segment> segment, int rank, int size, WaitHook on_wait);
 
   // Bytes of the segment that `size` ranks need.
   static int64_t segment_bytes(int size);
@@ -58,7 +58,7 @@ class SharedCommunicator final : public Communicator {
 
   // One allreduce or half of one: which elements a round works on, and what is done to them.
   struct Plan {
-    const Stream& stream;
+    const ElementSequence& elements;
     DataType type;
     ReduceOp op = ReduceOp::sum;
     double prescale = 1.0;
@@ -71,12 +71,12 @@ class SharedCommunicator final : public Communicator {
     std::pair<int64_t, int64_t> range(int64_t round, int slice) const;
   };
 
-  Plan plan_for(const Stream& stream, DataType type, int slices) const;
+  Plan plan_for(const ElementSequence& elements, DataType type, int slices) const;
   char* slot(int rank, int parity) const;
   char* region(int rank, int parity, int slice) const {
     return slot(rank, parity) + slice_bytes_ * slice;
   }
-  void barrier() { barrier_.wait(progress_); }
+  void barrier() { barrier_.wait(on_wait_); }
   int next_parity() { return parity_ = 1 - parity_; }
   void allreduce_small(const Plan& plan);
   void copy_in(const Plan& plan, int64_t round, int parity);
@@ -90,7 +90,7 @@ class SharedCommunicator final : public Communicator {
   int size_;
   int64_t slot_bytes_;
   int64_t slice_bytes_;
-  Progress progress_;
+  WaitHook on_wait_;
   Barrier barrier_;
   int parity_ = 0;
   StoreChoice stores_;
@@ -101,7 +101,7 @@ class SharedCommunicator final : public Communicator {
 // Share memory among all ranks of `base` (one host); `base` is used to agree and is not kept.
 // Returns nullptr, on all ranks, with the reason in `why_not`, where the host has too little shared
 // memory.
-std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const Progress& progress,
+std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const WaitHook& on_wait,
                                                        std::string& why_not);
 
 }  // namespace autotune

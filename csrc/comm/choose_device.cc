@@ -1,0 +1,46 @@
+#include "comm/choose_device.h"
+
+#include "comm/cuda/cuda_device.h"
+#include "comm/hierarchical/hierarchical_device.h"
+#include "comm/nccl/nccl_communicator.h"
+#include "common/errors.h"
+
+namespace autotune {
+
+int nccl_version(const std::string& path) {
+  int version = 0;
+  try {
+    NcclLibrary(path).version(&version);
+  } catch (const EngineError&) {  // none, or too old
+  }
+  return version;
+}
+
+int cuda_version() {
+  int version = 0;
+  try {
+    CudaDriver().driver_version(&version);
+  } catch (const EngineError&) {
+  }
+  return version;
+}
+
+DeviceBackend make_cuda_backend(int index, const DeviceOptions& options) {
+  auto nccl = std::make_shared<const NcclLibrary>(options.nccl);
+  auto device = std::make_unique<CudaDevice>(index, options.nvrtc);
+  const Device& known = *device;  // outlives what is connected
+  const auto connect = [nccl, &known, host_id = options.host_id](Communicator* plain,
+                                                                 const auto& on_wait) {
+    return NcclCommunicator::connect(nccl, known, host_id, plain, on_wait);
+  };
+  return {std::move(device), connect};
+}
+
+std::unique_ptr<DeviceCommunicator> choose_two_levels(DeviceCommunicator& flat,
+                                                      const std::vector<int>& host_of_rank) {
+  const HostMap map(host_of_rank);
+  if (map.lanes() * map.hosts() != flat.size()) return nullptr;
+  return std::make_unique<HierarchicalDevice>(flat, map);
+}
+
+}  // namespace autotune

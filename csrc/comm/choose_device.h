@@ -1,0 +1,34 @@
+// Which GPU backend a job gets: CUDA's driver for memory and streams, NCCL for the collectives.
+// Neither knows the other; here they meet.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/device.h"
+
+namespace autotune {
+
+struct DeviceOptions {
+  // Where the shared libraries are; empty: where the loader finds them.
+  std::string nccl;
+  std::string nvrtc;
+  // NCCL_HOSTID: by which NCCL tells hosts apart; empty: their names. Only ranks of different hosts
+  // may share a GPU.
+  std::string host_id;
+};
+
+// 0 where there is none. `path`: of NCCL, or empty.
+int nccl_version(const std::string& path);
+int cuda_version();
+
+// Throws EngineError with what is missing and what to do.
+DeviceBackend make_cuda_backend(int index, const DeviceOptions& options);
+
+// Collectives in two levels over the ranks of `flat`, which outlives them. Returns nullptr where
+// the hosts have different numbers of ranks. Collective.
+std::unique_ptr<DeviceCommunicator> choose_two_levels(DeviceCommunicator& flat,
+                                                      const std::vector<int>& host_of_rank);
+
+}  // namespace autotune

@@ -1,0 +1,365 @@
+#include "control/control.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/errors.h"
+
+namespace autotune {
+
+namespace {
+
+constexpr size_t header_bytes = 5;  // uint32 payload length, uint8 type
+// Larger than any honest frame (a request is some 100 bytes); a longer one means a broken stream.
+constexpr uint32_t max_payload_bytes = 1u << 30;
+// A turn without a system call takes some 50 ns; a socket is looked at every few microseconds.
+constexpr uint32_t pumps_per_look_at_sockets = 32;
+
+}  // namespace
+
+Frame& FrameQueue::add() {
+  if (end_ == frames_.size()) frames_.emplace_back();
+  return frames_[end_++];
+}
+
+void FrameQueue::pop_front() {
+  if (++begin_ == end_) clear();
+}
+
+void FrameQueue::take_front(Frame& frame) {
+  std::swap(frames_[begin_], frame);
+  pop_front();
+}
+
+Connection::Connection(int fd) : fd_(fd) {
+  fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL, 0) | O_NONBLOCK);
+  fcntl(fd_, F_SETFD, FD_CLOEXEC);
+}
+
+Connection::~Connection() {
+  ::close(fd_);
+  if (offered_ >= 0) ::close(offered_);
+}
+
+void Connection::use(std::unique_ptr<RingPair> ring, std::shared_ptr<Bell> bell) {
+  bell_ = std::move(bell);
+  use(std::move(ring), std::unique_ptr<BellListener>());
+}
+
+void Connection::use(std::unique_ptr<RingPair> ring, std::unique_ptr<BellListener> listener) {
+  ring_ = std::move(ring);
+  listener_ = std::move(listener);
+  in_.clear();  // nudges that came with the last frame: the ring is looked at anyway
+  parsed_ = 0;
+  ring_->nudge_arrived();
+}
+
+void Connection::offer(int fd) { to_offer_ = fd; }
+
+int Connection::take_offered() { return std::exchange(offered_, -1); }
+
+void Connection::send(FrameType type, const std::string& payload) {
+  append(type, payload);
+  flush();
+}
+
+Bell* Connection::send_without_nudge(FrameType type, const std::string& payload) {
+  append(type, payload);
+  if (ring_ && bell_) return flush_ring() && ring_->begin_nudge() ? bell_.get() : nullptr;
+  flush();
+  return nullptr;
+}
+
+void Connection::append(FrameType type, const std::string& payload) {
+  const auto length = static_cast<uint32_t>(payload.size());
+  char header[header_bytes];
+  std::memcpy(header, &length, sizeof length);
+  header[4] = static_cast<char>(type);
+  out_.append(header, header_bytes);
+  out_.append(payload);
+}
+
+void Connection::flush() {
+  if (!ring_) return flush_socket();
+  if (flush_ring()) nudge();
+}
+
+// True when the peer has to be nudged.
+bool Connection::flush_ring() {
+  if (!has_unsent()) return false;
+  sent_ += ring_->write(out_.data() + sent_, out_.size() - sent_);
+  if (!has_unsent() || closed_) {
+    out_.clear();
+    sent_ = 0;
+  }
+  return ring_->peer_sleeps();
+}
+
+// One byte that is not taken means that the peer has not heard earlier ones yet: it will.
+void Connection::nudge() {
+  if (ring_->begin_nudge()) ::send(fd_, "", 1, MSG_NOSIGNAL);
+}
+
+void Connection::flush_socket() {
+  while (has_unsent() && !closed_) {
+    iovec bytes{out_.data() + sent_, out_.size() - sent_};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (to_offer_ >= 0) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header->cmsg_level = SOL_SOCKET;
+      header->cmsg_type = SCM_RIGHTS;
+      header->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(header), &to_offer_, sizeof(int));
+    }
+    const ssize_t n = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
+    if (n > 0) {
+      sent_ += static_cast<size_t>(n);
+      to_offer_ = -1;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    } else if (errno != EINTR) {
+      break;  // the peer is gone; what it said before is still to be read, and ends with its end
+    }
+  }
+  out_.clear();
+  sent_ = 0;
+}
+
+void Connection::finish_sending() {
+  flush();
+  ::shutdown(fd_, SHUT_WR);
+}
+
+// As recv(2), and keeps a file descriptor that comes along.
+ssize_t Connection::receive_bytes(char* bytes, size_t count) {
+  iovec part{bytes, count};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = ::recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+  if (n <= 0) return n;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    if (offered_ >= 0) ::close(offered_);
+    std::memcpy(&offered_, CMSG_DATA(header), sizeof(int));
+  }
+  return n;
+}
+
+void Connection::read_socket() {
+  std::array<char, 16384> chunk;
+  while (!closed_) {
+    const ssize_t n = receive_bytes(chunk.data(), chunk.size());
+    if (n > 0) {
+      in_.append(chunk.data(), static_cast<size_t>(n));
+      if (static_cast<size_t>(n) < chunk.size()) return;
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else {
+      closed_ = n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+      return;
+    }
+  }
+}
+
+void Connection::hear_nudges() {
+  if (listener_ && listener_->has_rung()) ring_->nudge_arrived();
+  std::array<char, 64> nudges;
+  while (!closed_) {
+    const ssize_t n = ::recv(fd_, nudges.data(), nudges.size(), 0);
+    if (n > 0) {
+      ring_->nudge_arrived();
+      if (static_cast<size_t>(n) < nudges.size()) return;
+    } else if (n == 0 || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) {
+      closed_ = true;
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+// Of the whole frame that is there; 0: none.
+size_t Connection::next_frame_bytes() const {
+  const size_t available = in_.size() - parsed_;
+  if (available < header_bytes) return 0;
+  uint32_t length;
+  std::memcpy(&length, in_.data() + parsed_, sizeof length);
+  if (length > max_payload_bytes) throw EngineError("control connection: broken frame");
+  return available < header_bytes + length ? 0 : header_bytes + length;
+}
+
+// The whole frame that is there.
+void Connection::parse(int rank, Frame& frame) {
+  const size_t bytes = next_frame_bytes();
+  frame.rank = rank;
+  frame.type = static_cast<FrameType>(in_[parsed_ + 4]);
+  frame.payload.assign(in_, parsed_ + header_bytes, bytes - header_bytes);
+  parsed_ += bytes;
+  if (parsed_ < in_.size()) return;
+  in_.clear();
+  parsed_ = 0;
+}
+
+void Connection::receive(int rank, FrameQueue& frames, bool look_at_socket) {
+  if (ring_) {
+    // The socket first: what was written before the peer's end is then read in any case.
+    if (look_at_socket) hear_nudges();
+    if (ring_->read(in_)) nudge();
+  } else {
+    read_socket();
+  }
+  while (next_frame_bytes() > 0) parse(rank, frames.add());
+}
+
+std::optional<Frame> Connection::receive_one(int rank) {
+  read_socket();
+  if (next_frame_bytes() == 0) return std::nullopt;
+  Frame frame;
+  parse(rank, frame);
+  return frame;
+}
+
+bool Connection::begin_sleep() {
+  if (!ring_) return false;
+  ring_->begin_sleep();
+  return ring_->has_unread();
+}
+
+void Connection::end_sleep() {
+  if (ring_) ring_->end_sleep();
+}
+
+ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections)
+    : rank_(rank),
+      size_(size),
+      connections_(std::move(connections)),
+      reported_closed_(connections_.size(), false),
+      user_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      thread_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (user_wake_fd_ < 0 || thread_wake_fd_ < 0) {
+    throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
+  }
+}
+
+ControlPlane::~ControlPlane() {
+  ::close(user_wake_fd_);
+  ::close(thread_wake_fd_);
+}
+
+void ControlPlane::send_all(FrameType type, const std::string& payload) {
+  Bell* bell = nullptr;  // one for all
+  for (auto& connection : connections_) {
+    if (Bell* own = connection->send_without_nudge(type, payload)) bell = own;
+  }
+  if (bell != nullptr) bell->ring();
+}
+
+void ControlPlane::pump(FrameQueue& frames) {
+  const bool look_at_sockets =
+      socket_is_ready_.exchange(false) || ++pumps_ % pumps_per_look_at_sockets == 0;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (connections_[i]->has_unsent()) connections_[i]->flush();
+    connections_[i]->receive(peer_rank(i), frames, look_at_sockets);
+  }
+}
+
+void ControlPlane::sleep(std::chrono::nanoseconds timeout) {
+  watch(watched_, user_wake_fd_);
+  sleep(watched_, timeout);
+}
+
+void ControlPlane::watch_for_wake(Watch& watched) const {
+  watched.ready = false;
+  watched.fds.assign(1, {thread_wake_fd_, POLLIN, 0});
+}
+
+void ControlPlane::watch(Watch& watched, int wake_fd) {
+  watched.ready = false;
+  watched.fds.assign(1, {wake_fd, POLLIN, 0});
+  for (const auto& connection : connections_) {
+    watched.ready |= connection->begin_sleep();
+    const short events = connection->has_unsent_on_socket() ? POLLIN | POLLOUT : POLLIN;
+    watched.fds.push_back({connection->closed() ? -1 : connection->fd(), events, 0});
+    if (connection->listener_fd() >= 0) {
+      watched.fds.push_back({connection->listener_fd(), POLLIN, 0});
+    }
+  }
+}
+
+void ControlPlane::sleep(Watch& watched, std::chrono::nanoseconds timeout) {
+  if (watched.ready) timeout = std::chrono::nanoseconds(0);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
+  const timespec limit{seconds.count(), (timeout - seconds).count()};
+  const int ready = ::ppoll(watched.fds.data(), watched.fds.size(),
+                            timeout.count() < 0 ? nullptr : &limit, nullptr);
+  if (watched.fds.size() > 1) {
+    for (const auto& connection : connections_) connection->end_sleep();
+  }
+  if (ready <= 0) return;
+  if (!(watched.fds[0].revents & POLLIN)) {
+    socket_is_ready_ = true;
+    return;
+  }
+  if (ready > 1) socket_is_ready_ = true;
+  uint64_t count;
+  [[maybe_unused]] const ssize_t n = ::read(watched.fds[0].fd, &count, sizeof count);
+}
+
+void ControlPlane::wake() {
+  const uint64_t one = 1;
+  for (const int fd : {user_wake_fd_, thread_wake_fd_}) {
+    [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
+  }
+}
+
+void ControlPlane::close(std::chrono::nanoseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  FrameQueue ignored;
+  const auto is_unsent = [](const auto& connection) {
+    return connection->has_unsent() && !connection->closed();
+  };
+  while (std::any_of(connections_.begin(), connections_.end(), is_unsent) &&
+         std::chrono::steady_clock::now() < deadline) {
+    sleep(std::chrono::milliseconds(1));
+    pump(ignored);
+  }
+  for (auto& connection : connections_) connection->finish_sending();
+  const auto is_open = [](const auto& connection) { return !connection->closed(); };
+  while (std::any_of(connections_.begin(), connections_.end(), is_open)) {
+    pump(ignored);
+    ignored.clear();
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left.count() <= 0) return;
+    sleep(std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(10)));
+  }
+}
+
+std::vector<int> ControlPlane::take_closed_ranks() {
+  std::vector<int> ranks;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (!connections_[i]->closed() || reported_closed_[i]) continue;
+    reported_closed_[i] = true;
+    ranks.push_back(peer_rank(i));
+  }
+  return ranks;
+}
+
+}  // namespace autotune

@@ -1,0 +1,213 @@
+// The control plane: small frames between the coordinator (rank 0) and every other rank.
+//
+// MPI moves data; sockets wake ranks. A rank that has nothing to say sleeps in poll(2) and costs
+// nothing, and the end of a process is seen at once as the end of its connection. Ranks of one host
+// use an abstract Unix socket, others TCP.
+//
+// Between ranks of one host frames go through shared memory (ring.h); the socket is then only there
+// to wake a sleeping rank and to show its end, and is looked at now and then, not at every turn.
+//
+// A star: rank 0 has one connection per rank, the others have one connection. A *frame* is a type
+// and bytes. Sending never blocks: what is not taken at once is kept and written by a later `pump`.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/bell.h"
+#include "control/ring.h"
+
+namespace autotune {
+
+enum class FrameType : uint8_t {
+  hello = 0,
+  requests = 1,
+  responses = 2,
+  abort = 3,    // a fatal error, in words
+  goodbye = 4,  // all is said: the end of the connection is no error from now on
+};
+
+struct Frame {
+  int rank = 0;  // sender
+  FrameType type = FrameType::hello;
+  std::string payload;
+};
+
+// Frames that have come, first in, first out. The memory of payloads is kept and used again.
+class FrameQueue {
+ public:
+  bool empty() const { return begin_ == end_; }
+  size_t size() const { return end_ - begin_; }
+  const Frame& front() const { return frames_[begin_]; }
+  const Frame* begin() const { return frames_.data() + begin_; }
+  const Frame* end() const { return frames_.data() + end_; }
+
+  // At the end; to be filled.
+  Frame& add();
+  void pop_front();
+  // Exchange the first frame for a used one, and drop that.
+  void take_front(Frame& frame);
+  void clear() { begin_ = end_ = 0; }
+
+ private:
+  std::vector<Frame> frames_;  // those outside [begin_, end_) are used ones
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+// A connected, non-blocking stream socket with its unsent and unparsed bytes.
+class Connection {
+ public:
+  explicit Connection(int fd);
+  // From now on frames travel through `ring`; nothing is unsent or unparsed. One end has the `bell`
+  // by which it may wake the other, which listens.
+  void use(std::unique_ptr<RingPair> ring, std::shared_ptr<Bell> bell);
+  void use(std::unique_ptr<RingPair> ring, std::unique_ptr<BellListener> listener);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  int fd() const { return fd_; }
+  bool closed() const { return closed_; }
+  bool has_unsent() const { return sent_ < out_.size(); }
+  bool has_unsent_on_socket() const { return has_unsent() && !ring_; }
+
+  void send(FrameType type, const std::string& payload);
+  // The same, but returns the bell that the caller has to ring then; nullptr: none.
+  Bell* send_without_nudge(FrameType type, const std::string& payload);
+  // Offer a file descriptor to the peer, with the next bytes that are sent.
+  void offer(int fd);
+  void flush();
+  // Say that nothing more will be sent; the peer can still read what was.
+  void finish_sending();
+  // Read what is there; append whole frames to `frames` as sent by `rank`. Where frames do not come
+  // by the socket, it is only looked at if `look_at_socket`.
+  void receive(int rank, FrameQueue& frames, bool look_at_socket = true);
+  // The same for one frame only; what follows it stays for a later call.
+  std::optional<Frame> receive_one(int rank);
+  // A file descriptor that the peer has offered, now the caller's; -1: none.
+  int take_offered();
+
+  // Around a sleep on `fd()` and, where there is one, `listener_fd()`. True when there is already
+  // something to read.
+  bool begin_sleep();
+  void end_sleep();
+  int listener_fd() const { return listener_ ? listener_->fd() : -1; }
+
+ private:
+  void append(FrameType type, const std::string& payload);
+  void flush_socket();
+  bool flush_ring();
+  void nudge();
+  void read_socket();
+  void hear_nudges();
+  ssize_t receive_bytes(char* bytes, size_t count);
+  size_t next_frame_bytes() const;
+  void parse(int rank, Frame& frame);
+
+  int fd_;
+  std::unique_ptr<RingPair> ring_;
+  std::shared_ptr<Bell> bell_;
+  std::unique_ptr<BellListener> listener_;
+  int to_offer_ = -1;
+  int offered_ = -1;
+  bool closed_ = false;
+  std::string out_;
+  size_t sent_ = 0;
+  std::string in_;
+  size_t parsed_ = 0;
+};
+
+// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI.
+class Rendezvous {
+ public:
+  Rendezvous();
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  const std::string& address() const { return address_; }
+
+  // Accept one connection per rank 1..size-1; index r-1 is rank r. Throws EngineError naming the
+  // ranks that did not connect in time. A caller without the address's secret is turned away.
+  std::vector<std::unique_ptr<Connection>> accept_all(int size, std::chrono::seconds timeout);
+
+ private:
+  int unix_fd_ = -1;
+  int tcp_fd_ = -1;
+  std::string secret_;
+  std::string address_;
+};
+
+// Connect rank `rank` to the coordinator at `address`.
+std::unique_ptr<Connection> connect_to(const std::string& address, int rank,
+                                       std::chrono::seconds timeout);
+
+// All connections of this rank plus a wake-up for its own threads.
+class ControlPlane {
+ public:
+  ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections);
+  ~ControlPlane();
+  ControlPlane(const ControlPlane&) = delete;
+  ControlPlane& operator=(const ControlPlane&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Coordinator: to every other rank. Others: to the coordinator.
+  void send_all(FrameType type, const std::string& payload);
+
+  // Write what is unsent and read what has arrived, without waiting. Frames go to `frames`.
+  void pump(FrameQueue& frames);
+
+  // Sleep until a frame may have arrived, `wake` was called, or `timeout` is over (negative: no
+  // limit). One thread at a time.
+  void sleep(std::chrono::nanoseconds timeout);
+
+  // The same in two parts, for one more thread, which may sleep while another uses the connections:
+  // what to look at (all connections, or only `wake`), then the sleep itself, which touches nothing
+  // else. Every `watch` must be followed by its `sleep`.
+  struct Watch {
+    std::vector<pollfd> fds;  // the first one: what `wake` writes to
+    bool ready = false;       // a frame is there already
+  };
+  // Both fill an earlier one, whose memory is used again.
+  void watch(Watch& watched) { watch(watched, thread_wake_fd_); }
+  void watch_for_wake(Watch& watched) const;
+  void sleep(Watch& watched, std::chrono::nanoseconds timeout);
+
+  // From any thread: end the current or the next sleep of both threads. Each has a wake-up of its
+  // own: what one of them hears would be lost for the other.
+  void wake();
+
+  // End all connections so that nothing sent is lost: a socket closed with unread bytes may take
+  // back what it sent. Waits for the peers' end, at most `timeout`.
+  void close(std::chrono::nanoseconds timeout);
+
+  // Ranks whose process closed its connection. Each is returned once.
+  std::vector<int> take_closed_ranks();
+
+ private:
+  void watch(Watch& watched, int wake_fd);
+  int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
+
+  int rank_;
+  int size_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<bool> reported_closed_;
+  int user_wake_fd_;
+  int thread_wake_fd_;
+  uint32_t pumps_ = 0;
+  Watch watched_;                            // of the thread that runs cycles
+  std::atomic<bool> socket_is_ready_{true};  // as the last sleep has seen
+};
+
+}  // namespace autotune
