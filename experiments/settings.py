@@ -7,7 +7,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 
 _epochs = itertools.count(1)
 

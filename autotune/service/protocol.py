@@ -19,7 +19,7 @@ Neither side ever waits for the other on the training thread.
 * *Epoch*: the service numbers parameter changes 1, 2, ... and sends the number with ``Apply``. The
   engine carries it through the response sequence; every ``StepRecord`` says which epoch was in
   force during the whole step, or -1 when it spans a change. Epoch 0 is what the job started with.
-* *Step*: what the runtime calls a training step (see ``horovod.autotuning``); consecutive short
+* *Step*: what the runtime calls a training step (see ``horovod.tuning``); consecutive short
   steps of one epoch and signature are merged into one record until it is 1 ms long.
 * *Signature*: a hash of the set of operations of a step. Steps that are not training steps
   (evaluation, checkpoint) have another signature; the service scores the most frequent one only.

@@ -54,7 +54,7 @@ class Options:
     disable_group_fusion: bool
     """Groups fuse only within themselves; must agree on all ranks."""
     timeline_clock: tuple[int, int, int, int]
-    """Fields of horovod.timeline.Clock, in order."""
+    """Fields of horovod.common.timeline.Clock, in order."""
     def __init__(self) -> None: ...
 
 class Rendezvous:

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from settings import Setting, in_force, propose
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 
 KIB, MIB = 1024, 2**20
 FLOOR_PIECES = (256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 1 << 40)

@@ -51,7 +51,7 @@ def bare(tensors: list[torch.Tensor], steps: int) -> dict[str, Reading]:
 def engine(tensors: list[torch.Tensor], steps: int) -> dict[str, Reading]:
     """Reduce the gradients with the engine."""
     import horovod.torch as hvd
-    from horovod import basics
+    from horovod.common import basics
 
     readings = {"import": read()}
     hvd.init()

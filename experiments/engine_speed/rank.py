@@ -103,8 +103,6 @@ def idle(seconds: float) -> dict[str, Any]:
 
 def tuner_cost(steps: int) -> dict[str, Any]:
     """(e) What the tuner costs rank 0's training thread: time inside its only hook, per step."""
-    from horovod import autotuning
-
     tensors = [torch.zeros(5000) for _ in range(161)]
     inside: list[float] = []
     durations: list[float] = []
@@ -121,7 +119,7 @@ def tuner_cost(steps: int) -> dict[str, Any]:
         for handle in handles:
             hvd.synchronize(handle)
         hook = time.perf_counter()
-        autotuning.step()
+        hvd.autotune.step()
         end = time.perf_counter()
         inside.append((end - hook) * 1e6)
         durations.append((end - start) * 1e3)

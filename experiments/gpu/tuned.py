@@ -15,7 +15,8 @@ from steps import SGD
 
 import horovod.torch as hvd
 from autotune.storage.reader import read_log
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 
 LOOK_EVERY = 10
 """Steps between two looks at whether the tuner is done."""

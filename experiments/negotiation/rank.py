@@ -12,7 +12,8 @@ import numpy as np
 from harness import tell
 
 import horovod.torch as hvd
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 
 TENSORS = 161
 WARM_UP, STEPS, ROUNDS = 100, 100, 11

@@ -13,7 +13,7 @@ from engine_speed.workloads import resnet50_gradient_sizes
 from two_hosts.rank import Replay, small_tensors
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 
 
 class Gathers:

@@ -20,7 +20,8 @@ from settings import sleep_until
 
 import horovod.torch as hvd
 from autotune.trial import CommParams
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 
 FIRST_EPOCH = 1_000_000
 """Above every epoch of the tuner's service."""

@@ -30,7 +30,7 @@ from mpi4py import MPI
 from settings import Setting, in_force, propose, sleep_until
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 
 KIB, MIB = 1024, 1024 * 1024
 GRID = [

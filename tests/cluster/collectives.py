@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 
 LENGTHS = (1, 2, 3, 7, 64, 1000, 200_000)
 TYPES = (torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)

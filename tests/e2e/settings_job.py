@@ -11,7 +11,8 @@ import json
 import sys
 from pathlib import Path
 
-from horovod import autotuning, basics
+from horovod.common import basics
+from horovod.tuning import autotuning
 
 
 def main(folder: Path) -> None:

@@ -29,9 +29,7 @@ LAYERS = {
     "engine": ("common", "control", "comm"),
     "bindings": ("common", "control", "comm", "engine"),
 }
-ENGINE_IMPORTERS = re.compile(
-    r"horovod/(basics|cuda_libraries|starting|autotuning|torch|common|runner/probe)\b"
-)
+ENGINE_IMPORTERS = re.compile(r"horovod/(common|tuning/autotuning|torch|runner/probe)\b")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 PYTHON = re.compile(r"^(Python\.h|pybind11/)")

@@ -163,7 +163,8 @@ def test_allgather_type(rank: int, size: int) -> None:
 
 def test_operation(rank: int, size: int) -> None:
     """One name, two operations: only possible below the torch API, which prefixes names."""
-    from horovod import _engine, basics
+    from horovod import _engine
+    from horovod.common import basics
 
     engine, tensor = basics.engine(), torch.ones(3)
     operation = "broadcast" if last(rank, size) else "allreduce"

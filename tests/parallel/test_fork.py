@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import autotuning, basics
+from horovod.common import basics
+from horovod.tuning import autotuning
 
 FAKE = Path(__file__).with_name("fake_service.py")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 
 Restart = Callable[[dict[str, str]], None]
 

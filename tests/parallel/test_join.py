@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import autotuning
+from horovod.tuning import autotuning
 
 FAKE = Path(__file__).with_name("fake_service.py")
 Restart = Callable[[dict[str, str]], None]

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from parallel.training import (
     SGD,
     assert_same_weights,

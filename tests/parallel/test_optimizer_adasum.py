@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 from parallel.training import (
     assert_equal_on_all_ranks,
     batches,

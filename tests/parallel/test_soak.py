@@ -17,7 +17,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from parallel.random_collectives import Plan, check, data, draw, start
 
 OPERATIONS = int(os.environ.get("SOAK_OPERATIONS", "2000"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 
 CHANNELS = 3
 SHAPES = {1: (), 2: (), 3: (5,), 4: (4, 2), 5: (2, 3, 2)}

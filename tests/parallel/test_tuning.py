@@ -14,7 +14,7 @@ import torch
 
 import horovod.torch as hvd
 from autotune.service import protocol
-from horovod import autotuning
+from horovod.tuning import autotuning
 
 FAKE = Path(__file__).with_name("fake_service.py")
 Restart = Callable[[dict[str, str]], None]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import basics
+from horovod.common import basics
 from parallel.training import SGD, assert_same_weights, batches, loss_of, model, shard, wrap
 
 

@@ -1,1 +1,1 @@
-"""Names that scripts import from ``horovod.common``: exceptions, helpers, process sets."""
+"""What no framework owns: start and end, settings, process sets, exceptions, small helpers."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 

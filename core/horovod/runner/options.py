@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.space import BY_NAME, PARAMETERS, Parameter, mib_to_bytes
-from horovod.settings import VARIABLES
+from horovod.common.settings import VARIABLES
 
 Encode = Callable[[str], str]
 

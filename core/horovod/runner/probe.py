@@ -17,7 +17,8 @@ from pathlib import Path
 
 _CHILD = """
 import json
-from horovod import _engine, cuda_libraries as gpu
+from horovod import _engine
+from horovod.common import cuda_libraries as gpu
 mpi = _engine.mpi_library(), _engine.mpi_library_version()
 print(json.dumps([*mpi, gpu.cuda_version(), gpu.nccl_version(), gpu.find_libraries().nccl]))
 """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from horovod import autotuning as _autotuning
-from horovod import basics as _basics
-from horovod.basics import *  # noqa: F403
+from horovod.common import basics as _basics
+from horovod.common.basics import *  # noqa: F403
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.process_sets import *  # noqa: F403
 from horovod.torch import autotune, elastic
@@ -20,6 +19,7 @@ from horovod.torch.functions import (
 from horovod.torch.operations import *  # noqa: F403
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
+from horovod.tuning import autotuning as _autotuning
 
 __all__ = [
     "Compression",

@@ -1,5 +1,5 @@
 """``hvd.autotune``: what a script may say to the tuner and ask it. Nothing here communicates."""
 
-from horovod.autotuning import Status, params, pause, resume, status, step
+from horovod.tuning.autotuning import Status, params, pause, resume, status, step
 
 __all__ = ["Status", "params", "pause", "resume", "status", "step"]

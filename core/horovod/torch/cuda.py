@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from horovod import _engine, cuda_libraries
+from horovod import _engine
+from horovod.common import cuda_libraries
 
 HOST = -1
 """What ``Tensor.get_device`` calls the CPU."""

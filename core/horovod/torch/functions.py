@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 import torch
 
-from horovod import basics
+from horovod.common import basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch.operations import allgather_async, broadcast_, broadcast_async_, synchronize
 

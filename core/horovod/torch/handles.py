@@ -12,9 +12,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod import _engine, autotuning
+from horovod import _engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import cuda
+from horovod.tuning import autotuning
 
 
 class Operation:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from horovod import autotuning, basics
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common import basics
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.operations import Adasum, Average, Product
 from horovod.torch.wrapped.adasum import AdasumDeltas
@@ -27,6 +27,7 @@ from horovod.torch.wrapped.naming import (
     replaced_optimizer,
 )
 from horovod.torch.wrapped.reducer import Reducer
+from horovod.tuning import autotuning
 
 __all__ = ["DistributedOptimizer"]
 

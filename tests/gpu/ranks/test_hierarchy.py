@@ -9,7 +9,8 @@ import torch
 
 import horovod.torch as hvd
 from gpu.device import busy, full, put, same
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from parallel import values
 from parallel.values import make, reduce_all
 

@@ -17,7 +17,8 @@ import torch
 
 import horovod.torch as hvd
 from gpu.device import DEVICE, ON_GPU, busy, finish, new_stream, shares_gpu, using
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from parallel.values import FLOATS, INTEGERS
 
 STEPS = int(os.environ.get("GPU_SOAK_STEPS", "1000"))

@@ -37,7 +37,7 @@ def test_other_front_ends_say_that_they_are_not_there(name: str) -> None:
 
 def test_importing_the_runtime_starts_nothing() -> None:
     code = (
-        "import sys, horovod, horovod.autotuning, horovod.common.process_sets\n"
+        "import sys, horovod, horovod.tuning.autotuning, horovod.common.process_sets\n"
         "print(sorted({'torch', 'mpi4py.MPI', 'skopt', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
 from horovod.torch.collectives.allreduces import reduce_group
 from horovod.torch.collectives.reduce_ops import Average, How

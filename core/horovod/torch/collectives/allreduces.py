@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
 from horovod.torch.collectives.plans import check
 from horovod.torch.collectives.reduce_ops import (

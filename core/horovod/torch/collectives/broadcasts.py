@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from horovod import basics
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common import basics
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
 from horovod.torch.collectives.allreduces import reduce
 from horovod.torch.collectives.plans import check

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch import cuda, handles
 from horovod.torch.collectives.request import forget_names, set_id
 from horovod.torch.handles import Operation, synchronize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 

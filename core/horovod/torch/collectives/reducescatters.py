@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives import request
 from horovod.torch.collectives.allgathers import gather, gather_group
 from horovod.torch.collectives.reduce_ops import ENGINE_NAMES, Average, How, Sum, how_to

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from horovod import _engine, basics
+from horovod import _engine
+from horovod.common import basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import cuda, handles
 from horovod.torch.collectives import plans, request

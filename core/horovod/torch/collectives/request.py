@@ -9,13 +9,15 @@ from typing import Any, ParamSpec
 
 import torch
 
-from horovod import _engine, autotuning, basics
+from horovod import _engine
+from horovod.common import basics
 from horovod.common.exceptions import HorovodInternalError
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch import cuda, handles
 from horovod.torch.collectives import plans
 from horovod.torch.collectives.plans import GroupPlan, Plan
 from horovod.torch.handles import Operation
+from horovod.tuning import autotuning
 
 P = ParamSpec("P")
 Reduction = tuple[str, float, float, str | None]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from horovod.process_set import ProcessSet, global_process_set
+from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.collectives.allgathers import allgather_async
 from horovod.torch.collectives.reduce_ops import Average, Sum
 from horovod.torch.handles import synchronize

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from horovod import autotuning
 from horovod.torch import operations
 from horovod.torch.wrapped.distributed import Closure, Wrapped
 from horovod.torch.wrapped.gradients import Options
+from horovod.tuning import autotuning
 
 
 class AdasumDeltas(Wrapped):

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from horovod import autotuning
 from horovod.torch.operations import Average, allreduce_async, synchronize
 from horovod.torch.wrapped.gradients import Options
 from horovod.torch.wrapped.naming import Names, OperationNames
 from horovod.torch.wrapped.reducer import Reducer
+from horovod.tuning import autotuning
 
 Closure = Callable[[], Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from horovod.process_set import ProcessSet
+from horovod.common.process_set import ProcessSet
 from horovod.torch import handles, operations
 from horovod.torch.collectives.layout import as_it_lies, as_it_stands, is_channels_last
 from horovod.torch.collectives.reduce_ops import Adasum, How

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from horovod.process_set import ProcessSet
+from horovod.common.process_set import ProcessSet
 from horovod.torch.functions import broadcast_object
 
 Names = dict[torch.Tensor, str]

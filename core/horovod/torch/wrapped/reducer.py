@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from horovod import basics
+from horovod.common import basics
 from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.batch import Batch
 from horovod.torch.wrapped.gradients import Gradient, Group, Options

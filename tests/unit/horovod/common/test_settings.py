@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from horovod.settings import VARIABLES, RankReport, Variable, find_error, read_settings
+from horovod.common.settings import VARIABLES, RankReport, Variable, find_error, read_settings
 
 
 def test_nothing_set_gives_the_defaults_and_fixes_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from horovod import mpi
+from horovod.common import mpi
 
 
 class FakeComm:

@@ -11,7 +11,7 @@ from autotune.errors import AutotuneError
 from autotune.result import Result, differences, read_result
 from autotune.space import PARAMETERS
 from autotune.storage.placeholders import expand
-from horovod.settings import Settings
+from horovod.common.settings import Settings
 
 logger = logging.getLogger("horovod.autotune")
 

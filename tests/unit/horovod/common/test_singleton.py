@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.launch import singleton_error
+from horovod.common.singleton import singleton_error
 
 SLURM_ALLOCATION = {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
 

@@ -1,7 +1,7 @@
 """Start and end of the runtime, and the questions that scripts ask: rank, size, build.
 
 ``init`` is the only place that starts MPI; how all ranks agree and make the engine is in
-``horovod.starting``.
+``horovod.common.starting``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod import _engine, cuda_libraries, mpi, timeline
-from horovod.launch import singleton_error
-from horovod.settings import Settings
-from horovod.starting import Job, Start, Tuner, start_job
+from horovod import _engine
+from horovod.common import cuda_libraries, mpi, timeline
+from horovod.common.settings import Settings
+from horovod.common.singleton import singleton_error
+from horovod.common.starting import Job, Start, Tuner, start_job
 
 logger = logging.getLogger("horovod")
 

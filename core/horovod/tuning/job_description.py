@@ -12,8 +12,8 @@ from autotune.service import protocol
 from autotune.space import PARAMETERS
 from autotune.storage.placeholders import expand
 from horovod import __version__
-from horovod.mpi import Topology
-from horovod.settings import Settings
+from horovod.common.mpi import Topology
+from horovod.common.settings import Settings
 
 
 def inert_parameters(topology: Topology) -> dict[str, str]:

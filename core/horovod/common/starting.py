@@ -12,21 +12,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from horovod import _engine, mpi, timeline
-from horovod.process_set import (
+from horovod import _engine
+from horovod.common import mpi, timeline
+from horovod.common.process_set import (
     ProcessSet,
     agree_static_sets,
     global_process_set,
     read_static_sets,
     requested_ranks,
 )
-from horovod.settings import LOG_LEVELS, RankReport, Settings, find_error, read_settings
+from horovod.common.settings import LOG_LEVELS, RankReport, Settings, find_error, read_settings
 
 logger = logging.getLogger("horovod")
 
 
 class Tuner(Protocol):
-    """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.autotuning`` provides it."""
+    """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.tuning`` provides it."""
 
     def prepare(
         self, settings: Settings, topology: mpi.Topology, mpi_version: str

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from horovod.progress import Progress
+from horovod.tuning.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("horovod._engine")
 
 from autotune.tuning.changes import Done
-from horovod.autotuning import Session
-from horovod.job_description import inert_parameters, make_hello, nothing_to_tune
-from horovod.mpi import Topology
-from horovod.settings import read_settings
-from horovod.step_source import StepSource
+from horovod.common.mpi import Topology
+from horovod.common.settings import read_settings
+from horovod.tuning.autotuning import Session
+from horovod.tuning.job_description import inert_parameters, make_hello, nothing_to_tune
+from horovod.tuning.step_source import StepSource
 
 
 def topology(local: int = 2, hosts: int = 1) -> Topology:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from horovod import service_process
-from horovod.service_process import ServiceProcess, child_environment, reap_previous
+from horovod.tuning import service_process
+from horovod.tuning.service_process import ServiceProcess, child_environment, reap_previous
 
 ECHO = """
 import sys

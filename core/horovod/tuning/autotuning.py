@@ -26,14 +26,20 @@ from typing import Any, Literal, cast
 from autotune.errors import ProtocolError
 from autotune.service import protocol
 from autotune.space import PARAMETERS
-from horovod import _engine, basics
-from horovod.job_description import inert_parameters, job_versions, make_hello, nothing_to_tune
-from horovod.mpi import Topology
-from horovod.progress import Progress
-from horovod.replaying import REPLAY, replayed_params
-from horovod.service_process import ServiceProcess, child_environment, reap_previous
-from horovod.settings import Settings
-from horovod.step_source import StepSource
+from horovod import _engine
+from horovod.common import basics
+from horovod.common.mpi import Topology
+from horovod.common.settings import Settings
+from horovod.tuning.job_description import (
+    inert_parameters,
+    job_versions,
+    make_hello,
+    nothing_to_tune,
+)
+from horovod.tuning.progress import Progress
+from horovod.tuning.replaying import REPLAY, replayed_params
+from horovod.tuning.service_process import ServiceProcess, child_environment, reap_previous
+from horovod.tuning.step_source import StepSource
 
 logger = logging.getLogger("horovod.autotune")
 
@@ -301,7 +307,7 @@ _optimizers = itertools.count()
 def init(comm: object = None, process_sets: object = None) -> None:
     """Start the runtime, with the tuner where HOROVOD_AUTOTUNE is on. **Collective:** all ranks.
 
-    Idempotent; arguments and errors as ``horovod.basics.init``.
+    Idempotent; arguments and errors as ``horovod.common.basics.init``.
     """
     global _session, _steps
     if not basics.is_initialized():

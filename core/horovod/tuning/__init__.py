@@ -1,0 +1,1 @@
+"""What of the runtime talks to ``autotune``; ``autotuning`` is where steps and settings go."""
