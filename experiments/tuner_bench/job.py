@@ -1,11 +1,18 @@
-"""A simulated job: steps with the noise that real ones have, under a policy's settings."""
+"""A simulated job: steps with the noise that real ones have, under a policy's settings.
+
+A step's *work* is its time with that noise on a machine of constant speed; what time makes of it is
+said in ``speed``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
+from claims import Claim
+from kinds import KINDS, STATIONARY, Kind
 from scipy.signal import lfilter
+from speed import Clock
 from surfaces import FloatArray, Surface
 
 from autotune.trial import CommParams
@@ -46,6 +53,7 @@ class Job:
 
     Attributes:
         surface: What is tuned.
+        kind: What time does to it.
         cv: Noise of a step.
         steps: Steps made so far.
         now_us: Time since the start.
@@ -53,10 +61,13 @@ class Job:
         changes: (step from which on, setting) in force.
         recommendations: (step, setting that the policy would keep from there on).
         abandoned: (step, excess time in us) of every abandoned trial, one step each.
+        claims: What was said on the way about gains.
+        exposed_us: What the training thread waited for communication in the steps made last.
     """
 
     surface: Surface
     rng: np.random.Generator
+    kind: Kind = KINDS[STATIONARY]
     cv: float = CV
     steps: int = 0
     now_us: float = 0.0
@@ -64,9 +75,16 @@ class Job:
     changes: list[tuple[int, CommParams]] = field(default_factory=list)
     recommendations: list[tuple[int, CommParams]] = field(default_factory=list)
     abandoned: list[tuple[int, float]] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    exposed_us: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
+        for_speed, for_evaluations = self.rng.spawn(2)
         self._noise = Noise(self.rng, self.cv)
+        self._clock = Clock(self.kind.process(for_speed, self.surface.default_us))
+        self._evaluations = for_evaluations
+        self._offset = int(for_evaluations.integers(max(1, self.kind.evaluate_every)))
+        self._slowness: list[FloatArray] = []
         self._position = 0
         self._left = 0
         self.changes.append((0, self.params))
@@ -90,19 +108,42 @@ class Job:
         """Make steps and return their times ``(count,)`` in microseconds."""
         truth = self.surface.truth(self.params)
         if truth.trace is None:
-            times = truth.step_us * self._noise.take(count)
+            works = truth.step_us * self._noise.take(count)
+            exposed = truth.exposed_us / truth.step_us * works
         else:
-            times = np.array([self._next_of(truth.trace) for _ in range(count)])
+            works = np.array([self._next_of(truth.trace) for _ in range(count)])
+            exposed = np.maximum(0.0, works - (truth.step_us - truth.exposed_us))
+        works = works + self._extra(count)
+        ends = self._clock.ends(self.now_us, works)
+        times: FloatArray = np.diff(ends, prepend=self.now_us)
+        self._slowness.append(times / works)
+        self.exposed_us = exposed * self._slowness[-1]
         self.steps += count
-        self.now_us += float(times.sum())
+        self.now_us = float(ends[-1])
         return times
 
-    def exposed_us(self, step_us: float) -> float:
-        """What of a step of this time the training thread waited for communication."""
-        truth = self.surface.truth(self.params)
-        if truth.trace is None:
-            return truth.exposed_us * step_us / truth.step_us
-        return max(0.0, step_us - (truth.step_us - truth.exposed_us))
+    def plan_for(self, seconds: float) -> None:
+        """Have the machine compute a plan from now on, for ``seconds``."""
+        if self.kind.planning > 1:
+            self._clock.load(self.now_us, self.now_us + 1e6 * seconds, self.kind.planning)
+
+    @property
+    def slowness(self) -> FloatArray:
+        """How much slower the machine was in each step ``(steps,)``."""
+        if len(self._slowness) > 1:
+            self._slowness = [np.concatenate(self._slowness)]
+        return self._slowness[0] if self._slowness else np.empty(0)
+
+    def _extra(self, count: int) -> FloatArray:
+        """The work of evaluations that fall into the next steps."""
+        extra = np.zeros(count)
+        every = self.kind.evaluate_every
+        if every:
+            numbers = np.arange(self.steps, self.steps + count)
+            struck = np.flatnonzero((numbers + self._offset) % every == every - 1)
+            lengths = self._evaluations.uniform(*self.kind.evaluation, len(struck))
+            extra[struck] = self.surface.default_us * lengths
+        return extra
 
     def _next_of(self, trace: FloatArray) -> float:
         block = self.surface.block

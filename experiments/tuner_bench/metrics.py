@@ -25,7 +25,7 @@ class Row:
     """One run.
 
     Attributes:
-        policy, surface, kind, seed: What was run.
+        policy, kind, surface, source, seed: What was run.
         trials, windows: Search trials; windows of the certificate.
         steps: Steps until the policy was done; unfinished runs: all of them.
         seconds: The same in simulated seconds.
@@ -33,6 +33,7 @@ class Row:
         possible: Gain of the oracle over the default.
         gain: True gain of the final choice over the default.
         claimed: Gain that the policy claims.
+        certified: Whether a certificate proved the final choice.
         regret: Of the final choice against the oracle.
         worse: Whether the final choice is more than 0.5 % slower than the default.
         lost: Largest share of the default's time lost at any moment after step 200.
@@ -42,8 +43,9 @@ class Row:
     """
 
     policy: str
-    surface: str
     kind: str
+    surface: str
+    source: str
     seed: int
     trials: int
     windows: int
@@ -53,6 +55,7 @@ class Row:
     possible: float
     gain: float
     claimed: float
+    certified: bool
     regret: float
     worse: bool
     lost: float
@@ -65,7 +68,8 @@ class Row:
             name: float(f"{value:.5g}") if isinstance(value, float) else value
             for name, value in asdict(self).items()
         }
-        return {**rounded, "worse": int(self.worse), "finished": int(self.finished)}
+        flags = {name: int(rounded[name]) for name in ("worse", "finished", "certified")}
+        return {**rounded, **flags}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,31 +80,43 @@ class Curves:
     lost: FloatArray
 
 
+def slowness(job: Job, upto: int) -> FloatArray:
+    """Return ``(upto,)``: how much slower the machine was in each step; 1 after the last."""
+    made = job.slowness[:upto]
+    return np.concatenate([made, np.ones(upto - len(made))])
+
+
 def lost_share(job: Job, upto: int) -> FloatArray:
-    """Return ``(upto,)``: time lost up to each step, as a share of the default's time so far."""
-    default = job.surface.default_us
+    """Return ``(upto,)``: time lost up to each step, as a share of the default's time so far.
+
+    Both are the times that the machine would have taken for a step at that moment.
+    """
+    default, factors = job.surface.default_us, slowness(job, upto)
     excess = np.empty(upto)
     ends = [step for step, _ in job.changes[1:]] + [upto]
     for (start, params), end in zip(job.changes, ends, strict=True):
         excess[start:end] = job.surface.truth(params).step_us - default
-    return np.cumsum(excess) / (default * np.arange(1, upto + 1))
+    return np.cumsum(excess * factors) / np.cumsum(default * factors)
 
 
-def measure(job: Job, ending: Ending, *, policy: str, seed: int, steps: int) -> tuple[Row, Curves]:
+def measure(
+    job: Job, ending: Ending, *, policy: str, kind: str, seed: int, steps: int
+) -> tuple[Row, Curves]:
     """Return what a run that was done after ``steps`` steps comes to."""
     surface = job.surface
     default, oracle = surface.default_us, surface.oracle.step_us
     final = surface.truth(ending.params).step_us
     upto = max(job.steps, LOST_FROM + 1, int(STEPS_AT[-1]))
-    lost = lost_share(job, upto)
+    lost, factors = lost_share(job, upto), slowness(job, upto)
     allowed = np.zeros(upto)
     for step, excess in job.abandoned:
-        allowed[min(step, upto - 1) :] += excess
-    free = lost - allowed / (default * np.arange(1, upto + 1))
+        allowed[step:] += excess * factors[min(step, upto - 1)]
+    free = lost - allowed / np.cumsum(default * factors)
     row = Row(
         policy=policy,
+        kind=kind,
         surface=surface.name,
-        kind=surface.kind,
+        source=surface.source,
         seed=seed,
         trials=ending.trials,
         windows=ending.windows,
@@ -110,6 +126,7 @@ def measure(job: Job, ending: Ending, *, policy: str, seed: int, steps: int) -> 
         possible=default / oracle - 1,
         gain=default / final - 1,
         claimed=_claimed(job, ending),
+        certified=ending.certified,
         regret=final / oracle - 1,
         worse=final > default * (1 + WORSE),
         lost=float(lost[LOST_FROM:].max()),

@@ -1,11 +1,11 @@
-"""Run the bench: all policies on all surfaces, with an oracle.
+"""Run the bench: all policies on all surfaces in all kinds of time, with an oracle.
 
-    python experiments/tuner_bench/run.py --quick                   # at most 10 minutes, 2 cores
-    python experiments/tuner_bench/run.py --runs 1200 --jobs 60 --output DIR
+    python experiments/tuner_bench/run.py --quick                   # ours: what is wanted and seen
+    python experiments/tuner_bench/run.py --runs 300 --output DIR   # of ours, in each kind
     python experiments/tuner_bench/run.py --report                  # prints the tables of --output
 
-Writes runs.csv.gz, summary.json, curves.json and report.md into --output. Needs numpy, scipy,
-scikit-learn, scikit-optimize and joblib; neither MPI nor the engine.
+Writes runs.csv.gz, claims.csv.gz, summary.json, curves.json and report.md into --output. Needs
+numpy, scipy, scikit-learn, scikit-optimize and joblib; neither MPI nor the engine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import argparse
 import csv
 import gzip
 import json
+import math
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+import wanted
+from claims import Claim
 from job import CV, Job
 from joblib import Parallel, delayed
+from kinds import KINDS, STATIONARY
 from metrics import STEPS_AT, Curves, Row, measure
 from policies import POLICIES, TITLES
 from summary import by_surface, summarise, table
@@ -46,33 +51,85 @@ SHARES = {
     "random": 0.3,
 }
 """Runs of each policy, of --runs; a quarter of --runs at least, until each surface has one."""
-QUICK_RUNS = 60
-Task = tuple[str, str, int]
-"""(policy, surface, seed)"""
+QUICK_RUNS = 36
+FILES = ("runs", "claims")
+Line = Mapping[str, Any]
 
 
-def tasks(runs: int, policies: Sequence[str], names: Sequence[str]) -> list[Task]:
-    """Return the runs: surfaces in turns, so that all get the same number (one more or less)."""
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One run; all its randomness follows from this."""
+
+    policy: str
+    kind: str
+    surface: str
+    seed: int
+
+    def seeds(self) -> list[np.random.SeedSequence]:
+        """Return seeds for the job and for the policy."""
+        names = (self.surface, self.policy, "" if self.kind == STATIONARY else self.kind)
+        words = [sum(map(ord, name)) for name in names]
+        return np.random.SeedSequence([words[0], self.seed, *words[1:]]).spawn(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What is kept of one run."""
+
+    row: Row
+    curves: Curves
+    claims: list[Claim]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the claims as lines of a file."""
+        row = self.row
+        about = {name: getattr(row, name) for name in ("policy", "kind", "surface", "seed")}
+        return [{**about, **claim.as_dict()} for claim in self.claims]
+
+
+def tasks(
+    runs: int, policies: Sequence[str], kinds: Sequence[str], names: Sequence[str], first: int = 0
+) -> list[Task]:
+    """Return the runs: surfaces in turns, so that all get the same number (one more or less).
+
+    Args:
+        runs: Of ours, in each kind.
+        policies, kinds: Names.
+        names: Of the surfaces.
+        first: The first seed.
+    """
     result = []
-    for policy in policies:
-        count = max(min(runs // 4, len(names)), round(runs * SHARES[policy]), 1)
-        result += [(policy, names[k % len(names)], k // len(names)) for k in range(count)]
+    for kind in kinds:
+        mine = [name for name in names if not KINDS[kind].surfaces or name in KINDS[kind].surfaces]
+        for policy in policies if mine else ():
+            count = max(min(runs // 4, len(mine)), round(runs * SHARES[policy]), 1)
+            result += [
+                Task(
+                    policy=policy,
+                    kind=kind,
+                    surface=mine[k % len(mine)],
+                    seed=first + k // len(mine),
+                )
+                for k in range(count)
+            ]
     return result
 
 
-def run_one(task: Task, surface: Surface, cv: float) -> tuple[Row, Curves]:
-    """Make one run; its randomness follows from the task alone."""
-    policy, _, seed = task
-    stream = [sum(map(ord, surface.name)), seed, sum(map(ord, policy))]
-    for_noise, for_policy = np.random.SeedSequence(stream).spawn(2)
-    job = Job(surface=surface, rng=np.random.default_rng(for_noise), cv=cv)
-    ending = POLICIES[policy](job, np.random.default_rng(for_policy))
-    return measure(job, ending, policy=policy, seed=seed, steps=job.steps)
+def run_one(task: Task, surface: Surface, cv: float) -> Result:
+    """Make one run."""
+    for_noise, for_policy = task.seeds()
+    rng = np.random.default_rng(for_noise)
+    job = Job(surface=surface, rng=rng, kind=KINDS[task.kind], cv=cv)
+    ending = POLICIES[task.policy](job, np.random.default_rng(for_policy))
+    row, curves = measure(
+        job, ending, policy=task.policy, kind=task.kind, seed=task.seed, steps=job.steps
+    )
+    return Result(row=row, curves=curves, claims=job.claims)
 
 
-def run_batch(batch: Sequence[Task], cv: float) -> list[tuple[Row, Curves]]:
+def run_batch(batch: Sequence[Task], cv: float) -> list[Result]:
     """Make some runs on one surface; computes its oracle once."""
-    surface = _surface(batch[0][1])
+    surface = _surface(batch[0].surface)
     return [run_one(task, surface, cv) for task in batch]
 
 
@@ -90,15 +147,15 @@ def batches(chosen: Sequence[Task], most: int) -> Iterator[list[Task]]:
     order = {name: number for number, name in enumerate(("horovod", "gp_minimize"))}
     groups: dict[tuple[str, str], list[Task]] = {}
     for task in chosen:
-        groups.setdefault((task[0], task[1]), []).append(task)
+        groups.setdefault((task.policy, task.surface), []).append(task)
     for key in sorted(groups, key=lambda key: order.get(key[0], 9)):
         for start in range(0, len(groups[key]), most):
             yield groups[key][start : start + most]
 
 
-def run_all(chosen: Sequence[Task], jobs: int, cv: float) -> list[tuple[Row, Curves]]:
+def run_all(chosen: Sequence[Task], jobs: int, cv: float) -> list[Result]:
     """Make all runs on ``jobs`` processes."""
-    most = max(1, min(5, len(chosen) // (4 * jobs)))
+    most = max(1, min(8, len(chosen) // (4 * jobs)))
     parts = Parallel(n_jobs=jobs, batch_size=1, verbose=1)(
         delayed(run_batch)(batch, cv) for batch in batches(chosen, most)
     )
@@ -111,6 +168,7 @@ def about(arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
 
     return {
         "runs": arguments.runs,
+        "first seed": arguments.seed_offset,
         "noise": arguments.noise,
         "jobs": arguments.jobs,
         "seconds": round(seconds),
@@ -122,17 +180,19 @@ def about(arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
     }
 
 
-def curves_of(results: Sequence[tuple[Row, Curves]]) -> dict[str, Any]:
-    """Return quantiles over the runs of each kind and policy, at ``STEPS_AT``."""
+def curves_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return quantiles over the runs of each kind, source and policy, at ``STEPS_AT``."""
     content: dict[str, Any] = {"steps": STEPS_AT.tolist()}
-    for kind in (SIMULATED, MEASURED):
-        for policy in POLICIES:
-            mine = [c for row, c in results if (row.kind, row.policy) == (kind, policy)]
-            if mine:
-                content[f"{kind} {policy}"] = {
-                    "regret": _quantiles(np.array([curve.regret for curve in mine])),
-                    "lost": _quantiles(np.array([curve.lost for curve in mine])),
-                }
+    groups: dict[tuple[str, str, str], list[Curves]] = {}
+    for result in results:
+        row = result.row
+        source = row.source if row.kind == STATIONARY else row.kind
+        groups.setdefault((row.kind, source, row.policy), []).append(result.curves)
+    for (_, source, policy), mine in groups.items():
+        content[f"{source} {policy}"] = {
+            "regret": _quantiles(np.array([curve.regret for curve in mine])),
+            "lost": _quantiles(np.array([curve.lost for curve in mine])),
+        }
     return content
 
 
@@ -142,65 +202,116 @@ def _quantiles(values: np.ndarray) -> dict[str, list[float]]:
     return {name: [float(f"{v:.4g}") for v in column] for name, column in found.items()}
 
 
-def write(folder: Path, results: Sequence[tuple[Row, Curves]], facts: dict[str, Any]) -> None:
+def write(folder: Path, results: Sequence[Result], facts: dict[str, Any]) -> None:
     """Store the results of a bench in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row.as_dict() for row, _ in results]
-    with gzip.open(folder / "runs.csv.gz", "wt", newline="", compresslevel=9) as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    kinds = {
-        kind: {
+    rows, claims = lines_of(results)
+    for name, lines in zip(FILES, (rows, claims), strict=True):
+        with gzip.open(folder / f"{name}.csv.gz", "wt", newline="", compresslevel=9) as file:
+            writer = csv.DictWriter(file, list(lines[0]) if lines else [], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(lines)
+    summary = {"about": facts, "wanted": seen_of(rows, claims), **summary_of(rows)}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (folder / "curves.json").write_text(json.dumps(curves_of(results)) + "\n")
+    (folder / "report.md").write_text(report(rows, claims, facts) + "\n")
+
+
+def lines_of(results: Sequence[Result]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the runs, and what they claimed on the way, as lines of files."""
+    claims = [line for result in results for line in result.lines()]
+    return [result.row.as_dict() for result in results], claims
+
+
+def seen_of(rows: Sequence[Line], claims: Sequence[Line]) -> dict[str, Any]:
+    """Return the figures that are wanted, of ours; JSON has no NaN."""
+    return {
+        kind: {name: None if math.isnan(value) else value for name, value in values.items()}
+        for kind, values in wanted.by_kind(rows, claims, "ours").items()
+    }
+
+
+def summary_of(rows: Sequence[Line]) -> dict[str, Any]:
+    """Return the other figures of each group and policy."""
+    return {
+        name: {
             policy: summarise(mine)
             for policy in POLICIES
-            if (mine := [r for r in rows if (r["kind"], r["policy"]) == (kind, policy)])
+            if (mine := [row for row in chosen if row["policy"] == policy])
         }
-        for kind in (SIMULATED, MEASURED)
+        for name, chosen in groups_of(rows).items()
     }
-    (folder / "summary.json").write_text(json.dumps({"about": facts, **kinds}, indent=1) + "\n")
-    (folder / "curves.json").write_text(json.dumps(curves_of(results)) + "\n")
-    (folder / "report.md").write_text(report(rows, facts) + "\n")
 
 
-def report(rows: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
+def groups_of(rows: Sequence[Line]) -> dict[str, list[Line]]:
+    """Return the runs that stand in one table: stationary ones by source, others by kind."""
+    groups = {
+        source: [row for row in rows if (row["kind"], row["source"]) == (STATIONARY, source)]
+        for source in (SIMULATED, MEASURED)
+    }
+    others = [kind for kind in KINDS if kind != STATIONARY]
+    groups |= {kind: [row for row in rows if row["kind"] == kind] for kind in others}
+    return {name: chosen for name, chosen in groups.items() if chosen}
+
+
+def report(rows: Sequence[Line], claims: Sequence[Line], facts: Line) -> str:
     """Return the tables."""
     parts = [", ".join(f"{name} {value}" for name, value in facts.items())]
-    parts += [table(rows, TITLES, kind) for kind in (SIMULATED, MEASURED)]
-    parts += ["Ours, by surface:", by_surface(rows, "ours")]
+    if any(row["policy"] == "ours" for row in rows):
+        parts += [wanted.table(wanted.by_kind(rows, claims, "ours"))]
+    for name, chosen in groups_of(rows).items():
+        parts += [table(chosen, TITLES, name)]
+    stationary = [row for row in rows if row["kind"] == STATIONARY]
+    if stationary:
+        parts += ["Ours, the same speed all the time, by surface:", by_surface(stationary, "ours")]
+    others = [row for row in rows if row["kind"] != STATIONARY]
+    if others:
+        parts += ["Ours, the other kinds together, by surface:", by_surface(others, "ours")]
     return "\n\n".join(parts)
 
 
-def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the runs and the facts that ``write`` stored."""
-    with gzip.open(folder / "runs.csv.gz", "rt", newline="") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
-    return rows, json.loads((folder / "summary.json").read_text())["about"]
+def read(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+    """Return the runs, the claims and the facts that ``write`` stored."""
+    lines = []
+    for name in FILES:
+        with gzip.open(folder / f"{name}.csv.gz", "rt", newline="") as file:
+            lines.append(list(csv.DictReader(file)))
+    return lines[0], lines[1], json.loads((folder / "summary.json").read_text())["about"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=1200, help="runs of ours; fewer of the peers")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_RUNS} runs of ours")
+    parser.add_argument("--runs", type=int, help="runs of ours in each kind; fewer of the peers")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_RUNS} runs of ours; prints one table"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--noise", type=float, default=CV, help="coefficient of variation")
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=list(POLICIES))
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES))
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--surfaces", nargs="+", metavar="NAME", help="words in surfaces' names")
-    parser.add_argument("--output", type=Path, default=HERE / "results")
+    parser.add_argument("--seed-offset", type=int, default=0, help="for other runs: first seed")
+    parser.add_argument("--output", type=Path, help="folder; default: results, --quick: none")
     parser.add_argument("--report", action="store_true", help="print the stored results only")
     arguments = parser.parse_args()
+    folder = arguments.output or HERE / "results"
     if arguments.report:
-        print(report(*read(arguments.output)))
+        print(report(*read(folder)))
         return
-    arguments.runs = QUICK_RUNS if arguments.quick else arguments.runs
+    arguments.runs = arguments.runs or (QUICK_RUNS if arguments.quick else 300)
+    policies = arguments.policies or (["ours"] if arguments.quick else list(POLICIES))
     words = arguments.surfaces or [""]
     names = [name for name in all_surfaces() if any(word in name for word in words)]
     start = time.monotonic()
-    chosen = tasks(arguments.runs, arguments.policies, names)
+    chosen = tasks(arguments.runs, policies, arguments.kinds, names, arguments.seed_offset)
     results = run_all(chosen, arguments.jobs, arguments.noise)
     facts = about(arguments, time.monotonic() - start)
-    write(arguments.output, results, facts)
-    print((arguments.output / "report.md").read_text())
+    if arguments.output or not arguments.quick:
+        write(folder, results, facts)
+    if arguments.quick:
+        print(wanted.table(wanted.by_kind(*lines_of(results), policies[0])))
+    else:
+        print((folder / "report.md").read_text())
 
 
 if __name__ == "__main__":

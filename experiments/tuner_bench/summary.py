@@ -1,4 +1,4 @@
-"""From runs to the table of the bench: one line per policy, simulated and measured apart."""
+"""From runs to the table of the bench: one line per policy."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ COLUMNS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
 )
 
 
-def table(runs: Runs, titles: Mapping[str, str], kind: str) -> str:
-    """Return the table of all policies on one kind of surface, in Markdown."""
-    lines = [f"| {kind} | {' | '.join(title for title, _ in COLUMNS)} |"]
+def table(runs: Runs, titles: Mapping[str, str], head: str) -> str:
+    """Return the table of all policies in some runs, in Markdown."""
+    lines = [f"| {head} | {' | '.join(title for title, _ in COLUMNS)} |"]
     lines.append("|" + " --- |" * (len(COLUMNS) + 1))
     for policy, title in titles.items():
-        chosen = [run for run in runs if run["policy"] == policy and run["kind"] == kind]
+        chosen = [run for run in runs if run["policy"] == policy]
         if chosen:
             figures = summarise(chosen)
             lines.append(f"| {title} | {' | '.join(show(figures) for _, show in COLUMNS)} |")

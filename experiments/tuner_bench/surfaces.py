@@ -47,7 +47,7 @@ class Surface:
 
     Attributes:
         name: For reports.
-        kind: ``SIMULATED`` or ``MEASURED``; never mixed in a report.
+        source: ``SIMULATED`` or ``MEASURED``; never mixed in a report.
         operations: (operation, bytes) of a step's collectives.
         size, hosts: Ranks, and hosts.
         gpu: Whether GPUs communicate.
@@ -57,7 +57,7 @@ class Surface:
     """
 
     name: str
-    kind: str
+    source: str
     operations: tuple[tuple[str, int], ...]
     size: int
     hosts: int
@@ -183,7 +183,7 @@ def _simulated(
 
     return Surface(
         name=f"{model} {speed} {hosts}x{lanes}",
-        kind=SIMULATED,
+        source=SIMULATED,
         operations=tuple(zip(names, step.sizes, strict=True)),
         size=hosts * lanes,
         hosts=hosts,
@@ -226,7 +226,7 @@ def _measured(grid: grids.Grid) -> Surface:
 
     return Surface(
         name=grid.name,
-        kind=MEASURED,
+        source=MEASURED,
         operations=tuple(("allreduce", size) for size in grid.workload.sizes),
         size=grid.about["hosts"] * grid.about["local_size"],
         hosts=grid.about["hosts"],

@@ -17,6 +17,7 @@ class Ending:
         windows: Windows of the certificate.
         best_score: The score (bytes/us) on which the choice rests; None: ``gain`` says it.
         gain: Gain over the default that the policy claims; None: the best score is its claim.
+        certified: Whether a certificate proves that gain.
         finished: Whether it ended by itself.
     """
 
@@ -25,4 +26,5 @@ class Ending:
     windows: int = 0
     best_score: float | None = None
     gain: float | None = None
+    certified: bool = False
     finished: bool = True

@@ -1,8 +1,8 @@
 """Ours: the real ``autotune.tuning.tuner.Tuner``, driven as the service and the runtime drive it.
 
 Time is simulated, and with it what the real one costs: records travel every 50 ms, a planned
-setting is known ``FIRST_PLAN_S`` or ``PLAN_S`` after it was asked for, and a change takes effect
-one step after it was sent.
+setting is known some time after it was asked for, in which the job may be slower (both are of the
+job's kind), and a change takes effect one step after it was sent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import collections
 import math
 
 import numpy as np
+from claims import STANDING, TRIAL, Claim
 from job import Job
 
 from autotune.storage.contract import Fresh
-from autotune.trial import Certificate, CommParams, Sample, SampleKind, Trial, TrialState
+from autotune.trial import Certificate, CommParams, Gain, Sample, SampleKind, Trial, TrialState
 from autotune.tuning.changes import Apply, Done, is_beyond
 from autotune.tuning.events import Event, Identified, Plan
 from autotune.tuning.records import StepRecord, TunerSettings
@@ -22,8 +23,6 @@ from autotune.tuning.tuner import Tuner
 from policies.ending import Ending
 
 DRAIN_US = 50_000.0
-FIRST_PLAN_S, PLAN_S = 2.5, 0.2
-"""Measured at lowest priority on two busy cores: 2.2 s with all imports, then 0.05 s."""
 MOST_STEPS = 20_000
 TRAINING = 7
 
@@ -39,6 +38,7 @@ class Driver:
             size=job.surface.size,
             inert=job.surface.inert,
             hosts=job.surface.hosts,
+            crowded=job.kind.crowded,
         )
         self._epoch = 0
         self._limited: Apply | None = None
@@ -48,6 +48,8 @@ class Driver:
         self._records: list[StepRecord] = []
         self._drained_us = 0.0
         self._trials = self._windows = 0
+        self._first: Trial | None = None
+        self._said: CommParams | None = None
         self._certificate: Certificate | None = None
         self._done: Done | None = None
 
@@ -66,7 +68,13 @@ class Driver:
         self._job.recommend(params)
         certified = self._certificate is not None and self._done.certified
         gain = self._certificate.gain if certified and self._certificate else 0.0
-        return Ending(params=params, trials=self._trials, windows=self._windows, gain=gain)
+        return Ending(
+            params=params,
+            trials=self._trials,
+            windows=self._windows,
+            gain=gain,
+            certified=certified,
+        )
 
     def _step(self) -> None:
         while self._applies and self._applies[0][0] <= self._job.steps:
@@ -78,7 +86,7 @@ class Driver:
             count=1,
             duration_us=time_us,
             payload_bytes=self._job.payload_bytes,
-            exposed_us=self._job.exposed_us(time_us),
+            exposed_us=float(self._job.exposed_us[0]),
             epoch=self._epoch,
             signature=TRAINING,
         )
@@ -111,10 +119,14 @@ class Driver:
     def _take(self, events: list[Event]) -> None:
         for event in events:
             self._take_one(event)
+        if events and self._first is not None:
+            self._note_standing(after_trial=any(isinstance(event, Trial) for event in events))
         work = self._tuner.work()
         if work is not None:
-            latency = PLAN_S if self._plans else FIRST_PLAN_S
+            kind = self._job.kind
+            latency = kind.plan_s if self._plans else kind.first_plan_s
             self._plans += 1
+            self._job.plan_for(latency)
             self._plan = (self._job.now_us + 1e6 * latency, work())
 
     def _take_one(self, event: Event) -> None:
@@ -125,6 +137,8 @@ class Driver:
                 self._take(self._tuner.begin(self._job.surface.operations, Fresh()))
             case Trial():
                 self._trials += 1
+                self._first = self._first or event
+                self._note_trial(event)
                 if event.state is TrialState.ABANDONED:
                     surface = self._job.surface
                     excess = surface.truth(event.params).step_us - surface.default_us
@@ -135,6 +149,41 @@ class Driver:
                 self._certificate = event
             case Done():
                 self._done = event
+
+    def _note_trial(self, trial: Trial) -> None:
+        """What a trial's line says: its gain, or without one what its score comes to."""
+        if trial.trial_id > 0 and trial.state is not TrialState.REJECTED:
+            self._note(TRIAL, trial, trial.gain, otherwise=self._ratio(trial))
+
+    def _note_standing(self, *, after_trial: bool) -> None:
+        """What is said of the best so far: after each trial, and whenever it is another one."""
+        gain: Gain | None = None
+        otherwise = math.nan
+        if hasattr(self._tuner, "standing"):
+            standing = self._tuner.standing
+            best = standing.best if standing is not None else None
+            gain = standing.gain if standing is not None else None
+        else:
+            best = self._tuner.best
+            otherwise = self._ratio(best) if best is not None else math.nan
+        if best is None or (best.params == self._said and not after_trial):
+            return
+        self._said = best.params
+        if best.trial_id > 0:
+            self._note(STANDING, best, gain, otherwise=otherwise)
+
+    def _note(self, line: str, trial: Trial, gain: Gain | None, *, otherwise: float) -> None:
+        surface = self._job.surface
+        true = surface.default_us / surface.truth(trial.params).step_us - 1
+        state = str(trial.state)
+        claim = Claim.of(
+            gain, line=line, trial=self._trials, state=state, true=true, otherwise=otherwise
+        )
+        self._job.claims.append(claim)
+
+    def _ratio(self, trial: Trial) -> float:
+        assert self._first is not None
+        return trial.score / self._first.score - 1
 
 
 def run(job: Job, rng: np.random.Generator, *, prior: bool = True) -> Ending:

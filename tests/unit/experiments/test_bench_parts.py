@@ -23,7 +23,7 @@ def tiny() -> Surface:
     """100 us by default, 200 with a long cycle, 80 with a short one."""
     return Surface(
         name="tiny",
-        kind=SIMULATED,
+        source=SIMULATED,
         operations=(("allreduce", 1000),),
         size=2,
         hosts=1,
@@ -105,7 +105,7 @@ def test_a_run_is_judged_by_its_final_choice() -> None:
     job.run(250)
     job.abandoned.append((10, 100.0))
     ending = Ending(params=SLOW, trials=3, gain=0.1)
-    row, curves = measure(job, ending, policy="x", seed=0, steps=250)
+    row, curves = measure(job, ending, policy="x", kind="stationary", seed=0, steps=250)
     assert row.worse and row.gain == pytest.approx(-0.5) and row.regret == pytest.approx(1.5)
     assert row.possible == pytest.approx(0.25) and row.claimed == 0.1
     assert row.lost == pytest.approx(1.0) and row.lost_allowed < row.lost

@@ -16,7 +16,7 @@ def flat_job(seed: int) -> Job:
     """A job of 100 us a step under every setting."""
     surface = Surface(
         name="flat",
-        kind=SIMULATED,
+        source=SIMULATED,
         operations=(("allreduce", 1000),),
         size=4,
         hosts=2,
