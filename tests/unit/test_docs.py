@@ -10,9 +10,9 @@ import pytest
 
 from autotune.cli.formats import FORMATS
 from autotune.cli.main import _parser
-from horovod.common.settings import VARIABLES
 from horovod.runner.launch import make_parser
 from horovod.runner.options import OPTIONS
+from horovod.tuning.settings import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from horovod import _engine
 from horovod.common import cuda_libraries, mpi, timeline
 from horovod.common.settings import Settings
 from horovod.common.singleton import singleton_error
-from horovod.common.starting import Job, Start, Tuner, start_job
+from horovod.common.starting import Job, Start, TunerLink, start_job
 
 logger = logging.getLogger("horovod")
 
@@ -66,14 +66,14 @@ class _Process:
 _process = _Process()
 
 
-def init(comm: object = None, process_sets: object = None, *, tuner: Tuner | None = None) -> None:
+def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
     """Start the runtime. **Collective:** all ranks. Does nothing when it runs already.
 
     Args:
         comm: None (all ranks), a list of world ranks, or an mpi4py communicator (duplicated).
         process_sets: None, a list of process sets (or of rank lists), the same on all ranks, or
             "dynamic"; sets may be added and removed later in any case.
-        tuner: The autotuner; None for none.
+        tuner: The way to the autotuner, which also reads the settings.
 
     Raises:
         ValueError: A setting is wrong, or the ranks disagree on one; the same error on every rank.
@@ -107,8 +107,7 @@ def shutdown() -> None:
         job, _process.job = _process.job, None
         for process_set in job.process_sets.values():
             process_set.detach()
-        if job.tuner is not None:
-            job.tuner.finish()
+        job.tuner.finish()
         try:
             job.engine.shutdown()
         except _engine.EngineError as error:
@@ -316,5 +315,4 @@ def _after_fork_in_child() -> None:
     if job is None:
         return
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(job.engine))
-    if job.tuner is not None:
-        job.tuner.forget()
+    job.tuner.forget()

@@ -1,18 +1,16 @@
-"""Every environment variable of the runtime: one table, read once per ``hvd.init()``, strictly.
+"""Environment variables: what one is, how they are read, and those of the runtime itself.
 
-A value that is not exactly what the variable wants is an error that names variable, value, unit
-and range; nothing is silently read as 0. An empty value counts as unset. The five communication
-parameters come from the table in ``autotune.space``.
+They are read once per ``hvd.init()``, strictly: a value that is not exactly what the variable wants
+is an error that names variable, value, unit and range; nothing is silently read as 0. An empty
+value counts as unset. ``horovod.tuning.settings`` adds the parameters' and the tuner's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-from autotune.space import PARAMETERS
 
 _LAST_CORE = 1023
 """The last one that a ``cpu_set_t`` has room for."""
@@ -28,19 +26,23 @@ class Variable:
         parse: Text to value; raises ValueError with the whole message.
         default: Value when unset.
         agree: All ranks must have the same value.
+        parameter: Name of the communication parameter whose first value this is, if any.
     """
 
     env: str
     parse: Callable[[str], Any]
     default: Any = None
     agree: bool = True
+    parameter: str | None = None
 
 
 def _wrong(env: str, expected: str, text: str) -> ValueError:
     return ValueError(f"{env}: expected {expected}, got {text!r}; correct it or unset it")
 
 
-def _whole(env: str, low: int, unit: str, high: int = 2**31 - 1) -> Callable[[str], int]:
+def whole(env: str, low: int, unit: str, high: int = 2**31 - 1) -> Callable[[str], int]:
+    """Return a parser of whole numbers from ``low`` to ``high``, counted in ``unit``."""
+
     def parse(text: str) -> int:
         try:
             value = int(text, 10)
@@ -54,7 +56,9 @@ def _whole(env: str, low: int, unit: str, high: int = 2**31 - 1) -> Callable[[st
     return parse
 
 
-def _real(env: str, low: float, high: float, unit: str) -> Callable[[str], float]:
+def real(env: str, low: float, high: float, unit: str) -> Callable[[str], float]:
+    """Return a parser of numbers from ``low`` to ``high``; ``unit`` as in " of seconds"."""
+
     def parse(text: str) -> float:
         try:
             value = float(text)
@@ -67,7 +71,9 @@ def _real(env: str, low: float, high: float, unit: str) -> Callable[[str], float
     return parse
 
 
-def _switch(env: str) -> Callable[[str], bool]:
+def switch(env: str) -> Callable[[str], bool]:
+    """Return a parser of 0 (off) and whole numbers above it (on)."""
+
     def parse(text: str) -> bool:
         try:
             value = int(text, 10)
@@ -106,51 +112,21 @@ def _only_mpi(env: str) -> Callable[[str], str]:
 
 
 _HOUR = 3600.0
-_TUNER = "HOROVOD_AUTOTUNE_"
 
-VARIABLES: tuple[Variable, ...] = (
-    *(Variable(env=p.env, parse=p.parse, default=p.default) for p in PARAMETERS),
-    Variable(env="HOROVOD_AUTOTUNE", parse=_switch("HOROVOD_AUTOTUNE"), default=False),
-    Variable(env=_TUNER + "LOG", parse=str, agree=False),
-    Variable(env=_TUNER + "DB", parse=str, agree=False),
-    Variable(env=_TUNER + "REPLAY", parse=str),
-    Variable(env=_TUNER + "REPLAY_CHECK", parse=_switch(_TUNER + "REPLAY_CHECK"), default=False),
-    Variable(
-        env=_TUNER + "WARMUP_SAMPLES", parse=_whole(_TUNER + "WARMUP_SAMPLES", 0, "samples", 10**6)
-    ),
-    Variable(
-        env=_TUNER + "STEPS_PER_SAMPLE",
-        parse=_whole(_TUNER + "STEPS_PER_SAMPLE", 1, "steps", 10**6),
-    ),
-    Variable(
-        env=_TUNER + "BAYES_OPT_MAX_SAMPLES",
-        parse=_whole(_TUNER + "BAYES_OPT_MAX_SAMPLES", 1, "trials", 10**4),
-        default=20,
-    ),
-    Variable(
-        env=_TUNER + "GAUSSIAN_PROCESS_NOISE",
-        parse=_real(_TUNER + "GAUSSIAN_PROCESS_NOISE", 0, 1, ""),
-    ),
-    Variable(
-        env=_TUNER + "BUDGET",
-        parse=_real(_TUNER + "BUDGET", 0, 1, " (share of the time)"),
-        default=0.05,
-    ),
-    Variable(env=_TUNER + "PRIOR", parse=_switch(_TUNER + "PRIOR"), default=True),
-    Variable(env=_TUNER + "SEED", parse=_whole(_TUNER + "SEED", 0, "", 2**32 - 1)),
+RUNTIME_VARIABLES: tuple[Variable, ...] = (
     Variable(
         env="HOROVOD_STALL_CHECK_DISABLE",
-        parse=_switch("HOROVOD_STALL_CHECK_DISABLE"),
+        parse=switch("HOROVOD_STALL_CHECK_DISABLE"),
         default=False,
     ),
     Variable(
         env="HOROVOD_STALL_CHECK_TIME_SECONDS",
-        parse=_real("HOROVOD_STALL_CHECK_TIME_SECONDS", 0, 24 * _HOUR, " of seconds"),
+        parse=real("HOROVOD_STALL_CHECK_TIME_SECONDS", 0, 24 * _HOUR, " of seconds"),
         default=60.0,
     ),
     Variable(
         env="HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        parse=_real("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0, 240 * _HOUR, " of seconds"),
+        parse=real("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0, 240 * _HOUR, " of seconds"),
         default=0.0,
     ),
     Variable(
@@ -162,12 +138,12 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(env="HOROVOD_THREAD_AFFINITY", parse=_cores, default=(), agree=False),
     Variable(
         env="HOROVOD_DISABLE_GROUP_FUSION",
-        parse=_switch("HOROVOD_DISABLE_GROUP_FUSION"),
+        parse=switch("HOROVOD_DISABLE_GROUP_FUSION"),
         default=False,
     ),
     Variable(
         env="HOROVOD_DYNAMIC_PROCESS_SETS",
-        parse=_switch("HOROVOD_DYNAMIC_PROCESS_SETS"),
+        parse=switch("HOROVOD_DYNAMIC_PROCESS_SETS"),
         default=False,
         agree=False,
     ),
@@ -175,7 +151,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(env="HOROVOD_TIMELINE", parse=str, agree=False),
     Variable(
         env="HOROVOD_TIMELINE_MARK_CYCLES",
-        parse=_switch("HOROVOD_TIMELINE_MARK_CYCLES"),
+        parse=switch("HOROVOD_TIMELINE_MARK_CYCLES"),
         default=False,
         agree=False,
     ),
@@ -186,15 +162,17 @@ VARIABLES: tuple[Variable, ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of one rank.
 
     Attributes:
-        values: {variable: value}, every row of ``VARIABLES``.
+        variables: What could be set.
+        values: {variable: value}, every one of ``variables``.
         explicit: Variables that the user set.
     """
 
+    variables: Sequence[Variable]
     values: Mapping[str, Any]
     explicit: frozenset[str]
 
@@ -204,12 +182,13 @@ class Settings:
     @property
     def params(self) -> dict[str, Any]:
         """{parameter name: value} that the job starts with."""
-        return {p.name: self.values[p.env] for p in PARAMETERS}
+        return {v.parameter: self.values[v.env] for v in self.variables if v.parameter}
 
     @property
     def fixed(self) -> dict[str, Any]:
         """{parameter name: value} of the parameters that the user set explicitly."""
-        return {p.name: self.values[p.env] for p in PARAMETERS if p.env in self.explicit}
+        explicit = {v.parameter for v in self.variables if v.env in self.explicit}
+        return {name: value for name, value in self.params.items() if name in explicit}
 
     def with_params(self, params: Mapping[str, Any] | None) -> Settings:
         """Return these settings with other starting values, by parameter name; None: no others.
@@ -218,17 +197,21 @@ class Settings:
         """
         if params is None:
             return self
-        replaced = {p.env: params[p.name] for p in PARAMETERS}
-        return Settings({**self.values, **replaced}, self.explicit)
+        replaced = {v.env: params[v.parameter] for v in self.variables if v.parameter}
+        return replace(self, values={**self.values, **replaced})
 
     @property
     def to_agree(self) -> dict[str, Any]:
         """{variable: value} that must be the same on all ranks."""
-        return {v.env: self.values[v.env] for v in VARIABLES if v.agree}
+        return {v.env: self.values[v.env] for v in self.variables if v.agree}
 
 
-def read_settings(environ: Mapping[str, str]) -> Settings:
+def parse_settings(variables: Sequence[Variable], environ: Mapping[str, str]) -> Settings:
     """**Local.** Return the settings that ``environ`` means.
+
+    Args:
+        variables: What can be set.
+        environ: The environment of this process.
 
     Raises:
         ValueError: A value is not exactly what its variable wants (all of them are named).
@@ -236,7 +219,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     explicit: set[str] = set()
     errors: list[str] = []
-    for variable in VARIABLES:
+    for variable in variables:
         text = environ.get(variable.env, "").strip()
         values[variable.env] = variable.default
         if not text:
@@ -248,7 +231,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             errors.append(str(error))
     if errors:
         raise ValueError("; ".join(errors))
-    return Settings(values, frozenset(explicit))
+    return Settings(variables=variables, values=values, explicit=frozenset(explicit))
 
 
 @dataclass(frozen=True)

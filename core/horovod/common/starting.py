@@ -21,13 +21,16 @@ from horovod.common.process_set import (
     read_static_sets,
     requested_ranks,
 )
-from horovod.common.settings import LOG_LEVELS, RankReport, Settings, find_error, read_settings
+from horovod.common.settings import LOG_LEVELS, RankReport, Settings, find_error
 
 logger = logging.getLogger("horovod")
 
 
-class Tuner(Protocol):
+class TunerLink(Protocol):
     """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.tuning`` provides it."""
+
+    def read_settings(self, environ: Mapping[str, str]) -> Settings:
+        """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
 
     def prepare(
         self, settings: Settings, topology: mpi.Topology, mpi_version: str
@@ -55,14 +58,14 @@ class Start:
         mpi: The module ``mpi4py.MPI``.
         communicator: All ranks of the job; the engine owns it afterwards.
         process_sets: As the script gave them to ``hvd.init``.
-        tuner: The autotuner; None for none.
+        tuner: The way to the autotuner.
         init_began_ns: When ``hvd.init`` was called (time.monotonic_ns).
     """
 
     mpi: Any
     communicator: Any
     process_sets: object
-    tuner: Tuner | None
+    tuner: TunerLink
     init_began_ns: int
 
 
@@ -73,7 +76,7 @@ class Job:
     engine: _engine.Engine
     topology: mpi.Topology
     settings: Settings
-    tuner: Tuner | None
+    tuner: TunerLink
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)
 
     def register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
@@ -110,8 +113,8 @@ def start_job(start: Start) -> Job:
     """
     communicator, tuner = start.communicator, start.tuner
     topology, parsed, report, sets = _read_own(start)
-    if tuner is not None and topology.rank == 0 and parsed is not None and not report.error:
-        report = _prepare_tuner(start, tuner, parsed, topology, report)
+    if topology.rank == 0 and parsed is not None and not report.error:
+        report = _prepare_tuner(start, parsed, topology, report)
     reports = mpi.gather_all(communicator, report)
     try:
         error, agreed_sets = _agree(reports)
@@ -122,11 +125,9 @@ def start_job(start: Start) -> Job:
         _warn_once(parsed, topology)
         engine = _start_engine(start, topology, parsed)
     except Exception:
-        if tuner is not None:
-            tuner.finish()
+        tuner.finish()
         raise
-    if tuner is not None:
-        tuner.attach(engine)
+    tuner.attach(engine)
     job = Job(engine, topology, parsed, tuner)
     _make_process_sets(job, sets, agreed_sets)
     return job
@@ -166,7 +167,7 @@ def _read_own(
     host = os.environ.get("HOROVOD_HOSTNAME", "").strip() or None
     topology = mpi.find_topology(start.mpi, start.communicator, host)
     try:
-        parsed = read_settings(os.environ)
+        parsed = start.tuner.read_settings(os.environ)
         _core(parsed, topology)
         sets = read_static_sets(start.process_sets)
         ranks = tuple(
@@ -183,12 +184,12 @@ def _read_own(
 
 
 def _prepare_tuner(
-    start: Start, tuner: Tuner, parsed: Settings, topology: mpi.Topology, report: RankReport
+    start: Start, parsed: Settings, topology: mpi.Topology, report: RankReport
 ) -> RankReport:
     _configure_logging(parsed)
     try:
         version = start.mpi.Get_library_version().split(",")[0].strip()
-        first = tuner.prepare(parsed, topology, version)
+        first = start.tuner.prepare(parsed, topology, version)
     except ValueError as error:
         return replace(report, error=str(error))
     return replace(report, start=first)

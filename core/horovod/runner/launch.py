@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.storage.placeholders import JOB_ID_VARIABLES
 from horovod.runner import mpirun, probe
 from horovod.runner.config_file import read_config_file
 from horovod.runner.hosts import parse_hostfile, parse_hosts
 from horovod.runner.options import check_seconds, job_environment
 from horovod.runner.parser import REFUSED, make_parser
 from horovod.runner.supervise import rank_command, supervise
+from horovod.tuning.table import JOB_ID_VARIABLES
 
 NO_MPIRUN = 1
 

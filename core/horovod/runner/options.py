@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from autotune.space import BY_NAME, PARAMETERS, Parameter, mib_to_bytes
-from horovod.common.settings import VARIABLES
+from horovod.tuning.settings import VARIABLES
+from horovod.tuning.table import BY_NAME, PARAMETERS, Parameter, mib_to_bytes
 
 Encode = Callable[[str], str]
 

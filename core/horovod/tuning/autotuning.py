@@ -36,9 +36,10 @@ from horovod.tuning.job_description import (
     make_hello,
     nothing_to_tune,
 )
-from horovod.tuning.progress import Progress
 from horovod.tuning.replaying import REPLAY, replayed_params
 from horovod.tuning.service_process import ServiceProcess, child_environment, reap_previous
+from horovod.tuning.settings import read_settings
+from horovod.tuning.status_line import StatusLine
 from horovod.tuning.step_source import StepSource
 
 logger = logging.getLogger("horovod.autotune")
@@ -76,14 +77,14 @@ class Status:
 
 
 class Session:
-    """The tuning of one job on one rank; idle on all ranks but 0. Implements ``basics.Tuner``."""
+    """The tuning of one job on one rank; idle on all ranks but 0. Implements ``TunerLink``."""
 
     def __init__(self) -> None:
         self.state: State = "off"
         self.text = ""
         self._engine: _engine.Engine | None = None
         self._service: ServiceProcess | None = None
-        self._progress = Progress(logger)
+        self._status_line = StatusLine(logger)
         self._is_check = False
         self._start: dict[str, Any] = {}
         self._incumbent: Mapping[str, Any] | None = None
@@ -91,6 +92,10 @@ class Session:
         self._final_epoch = 0
         self._epoch = 0
         self._next_pump = 0.0
+
+    def read_settings(self, environ: Mapping[str, str]) -> Settings:
+        """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
+        return read_settings(environ)
 
     def prepare(
         self, settings: Settings, topology: Topology, mpi_version: str
@@ -131,7 +136,7 @@ class Session:
         reason = nothing_to_tune(topology.size, settings.fixed, inert)
         if reason:
             self.state, self.text = "nothing to tune", reason
-            self._progress.line(f"nothing to tune: {reason}")
+            self._status_line.line(f"nothing to tune: {reason}")
             return
         self._launch(make_hello(settings, topology, inert, mpi_version))
 
@@ -153,7 +158,7 @@ class Session:
         except Exception as error:
             logger.warning("the tuner's service could not be ended properly: %s", error)
         finally:
-            self._progress.end()
+            self._status_line.end()
             self._engine = self._service = None
             service.close()
 
@@ -234,7 +239,7 @@ class Session:
             case protocol.Ready(lines=lines):
                 self.state = "tuning"
                 for text in lines:
-                    self._progress.line(text)
+                    self._status_line.line(text)
             case protocol.Refused(message=text):
                 self._refuse(text)
             case protocol.Apply():
@@ -242,16 +247,16 @@ class Session:
                 self._limited = message if message.limit_us is not None else None
                 self._propose(message.epoch, message.params)
             case protocol.Line(text=text, level=level):
-                self._progress.line(text, level)
+                self._status_line.line(text, level)
             case protocol.Progress(text=text):
                 self.text = text
-                self._progress.show(text)
+                self._status_line.show(text)
             case protocol.Done():
                 self.state, self.text = "done", message.text
                 self._incumbent, self._final_epoch = message.params, message.epoch
                 self._propose(message.epoch, message.params)
                 gave_way = self._is_check and not message.certified
-                self._progress.line(message.text, "warning" if gave_way else "info")
+                self._status_line.line(message.text, "warning" if gave_way else "info")
             case _:
                 raise ProtocolError(f"unexpected message {type(message).__name__}")
 
@@ -312,7 +317,7 @@ def init(comm: object = None, process_sets: object = None) -> None:
     global _session, _steps
     if not basics.is_initialized():
         session = Session()
-        basics.init(comm, process_sets, tuner=session)
+        basics.init(comm, process_sets, session)
         _session, _steps = session, StepSource()
 
 

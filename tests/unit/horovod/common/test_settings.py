@@ -6,7 +6,8 @@ import contextlib
 
 import pytest
 
-from horovod.common.settings import VARIABLES, RankReport, Variable, find_error, read_settings
+from horovod.common.settings import RankReport, Variable, find_error
+from horovod.tuning.settings import VARIABLES, read_settings
 
 
 def test_nothing_set_gives_the_defaults_and_fixes_nothing() -> None:

@@ -11,8 +11,9 @@ from autotune.cli.formats import render
 from autotune.result import Result
 from autotune.space import PARAMETERS
 from autotune.trial import CommParams
-from horovod.common.settings import RankReport, Settings, find_error, read_settings
+from horovod.common.settings import RankReport, Settings, find_error
 from horovod.tuning.replaying import replayed_params
+from horovod.tuning.settings import read_settings
 
 TUNED = CommParams(fusion_threshold_bytes=123457, cycle_time_ms=2.5, cache_capacity=0)
 EVERYTHING = {parameter.env: "1" for parameter in PARAMETERS}

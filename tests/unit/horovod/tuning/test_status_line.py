@@ -1,4 +1,4 @@
-"""Progress rewrites its line on a terminal and is a line of the log elsewhere."""
+"""The status line is rewritten on a terminal and is a line of the log elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from horovod.tuning.progress import Progress
+from horovod.tuning.status_line import StatusLine
 
 
 class Terminal(io.StringIO):
@@ -17,19 +17,19 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def progress() -> Progress:
-    logger = logging.getLogger("test-progress")
+def status_line() -> StatusLine:
+    logger = logging.getLogger("test-status-line")
     logger.setLevel(logging.INFO)
-    return Progress(logger)
+    return StatusLine(logger)
 
 
 def test_without_a_terminal_it_is_a_line(
-    progress: Progress, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    status_line: StatusLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    progress.show("trial 1")
-    progress.line("careful", "warning")
-    progress.end()
+    status_line.show("trial 1")
+    status_line.line("careful", "warning")
+    status_line.end()
     assert [(r.levelname, r.message) for r in caplog.records] == [
         ("INFO", "trial 1"),
         ("WARNING", "careful"),
@@ -37,13 +37,13 @@ def test_without_a_terminal_it_is_a_line(
 
 
 def test_on_a_terminal_it_stays_in_place(
-    progress: Progress, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    status_line: StatusLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    progress.show("trial 1")
-    progress.show("trial 2")
-    progress.line("done")
+    status_line.show("trial 1")
+    status_line.show("trial 2")
+    status_line.line("done")
     text = terminal.getvalue()
     assert text.count("\n") == 1
     assert text.endswith("trial 2\n")

@@ -8,7 +8,7 @@ import sys
 _ERASE_LINE = "\r\x1b[2K"
 
 
-class Progress:
+class StatusLine:
     """Writes to ``logger``; progress goes to standard error directly where that is a terminal."""
 
     def __init__(self, logger: logging.Logger) -> None:
