@@ -101,7 +101,7 @@ def table(listing: Listing) -> str:
 
 def _runs_of(path: str) -> list[RunContent]:
     with open_read_only(path) as connection:
-        if not check_ours(connection, path):
+        if check_ours(connection, path) is None:
             return []
         return [read_run(connection, run) for run in list_runs(connection)]
 

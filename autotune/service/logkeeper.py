@@ -9,7 +9,7 @@ from typing import Protocol
 from autotune.service.protocol import Hello
 from autotune.storage import open_logs
 from autotune.storage.contract import Fresh, RunInfo, Start, TrialStore
-from autotune.trial import Certificate, Fingerprint, Sample, Trial
+from autotune.trial import Certificate, Fingerprint, Sample, Standing, Trial
 from autotune.tuning.events import Event, RunFinished
 
 
@@ -44,7 +44,7 @@ class LogKeeper:
         self._logs = logs
         self._where = where
         self._complaints: list[str] = []
-        self._best: Trial | None = None
+        self._standing: Standing | None = None
         self._has_failed = False
         self._told = 0
         self._extra_notes: list[str] = []
@@ -85,7 +85,7 @@ class LogKeeper:
             settings=asdict(hello.settings),
         )
         found: list[Start] = []
-        self._best = None
+        self._standing = None
         self._guard(lambda logs: found.append(logs.start(run, retune=retune)))
         return found[0] if found else Fresh()
 
@@ -103,11 +103,11 @@ class LogKeeper:
             return False
         return True
 
-    def keep_best(self, best: Trial | None) -> None:
-        """Write which trial the job calls its best so far, if that has changed."""
-        if best is not None and best != self._best:
-            self._best = best
-            self._guard(lambda logs: logs.set_best(best))
+    def keep_best(self, standing: Standing | None) -> None:
+        """Write what the job holds for the best, if that has changed."""
+        if standing is not None and standing != self._standing:
+            self._standing = standing
+            self._guard(lambda logs: logs.set_best(standing))
 
     def close(self) -> None:
         """Close the logs; what there is to say about it is in ``complaints`` and ``notes``."""

@@ -40,7 +40,7 @@ from autotune.service.protocol import (
 
 if TYPE_CHECKING:
     from autotune.service.logkeeper import LogKeeper
-    from autotune.trial import Trial
+    from autotune.trial import Standing
     from autotune.tuning.events import Event, Plan
     from autotune.tuning.replay_check import ReplayCheck
     from autotune.tuning.tuner import Tuner
@@ -132,7 +132,7 @@ class Service:
         self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
         self._unanswered: int | None = None
         self._tuner: Tuner | ReplayCheck
-        self._best: Callable[[], Trial | None] = lambda: None
+        self._standing: Callable[[], Standing | None] = lambda: None
         self._logs: LogKeeper
         self._hello: Hello
 
@@ -198,7 +198,7 @@ class Service:
             hosts=hello.cross_size,
             crowded=hello.local_size >= (os.cpu_count() or 1),
         )
-        self._best = lambda: tuner.best
+        self._standing = lambda: _standing(tuner)
         self._logs = LogKeeper.open(hello)
 
     def _take_check(self, hello: Hello, tuned: Mapping[str, Any], seed: int) -> None:
@@ -274,7 +274,7 @@ class Service:
                 self._begin(event.signature, retune=event.retune)
             elif not self._logs.take(event):
                 self._outbox.send(event)  # type: ignore[arg-type]
-        self._logs.keep_best(self._best())
+        self._logs.keep_best(self._standing())
         for text in self._logs.complaints():
             self._outbox.send(Line(text=text, level="warning"))
         work = self._tuner.work()
@@ -304,6 +304,13 @@ class Service:
                 self._inbox.put(error)
 
         _in_background(_at_idle_priority(compute))
+
+
+def _standing(tuner: Tuner) -> Standing | None:
+    from autotune.trial import Standing
+
+    best = tuner.best
+    return None if best is None else Standing(best=best, gain=best.gain)
 
 
 def _at_idle_priority(target: Callable[[], None]) -> Callable[[], None]:

@@ -6,8 +6,9 @@ A *store* receives what the tuner finds, in the order in which it happens:
    any order; then ``finish_run`` at most once; then ``close``.
 2. When ``add_trial`` or ``add_sample`` returns, the entry survives ``kill -9`` of this process.
 3. A setting has at most one trial in a run.
-4. ``finish_run(RunState.DONE, best)`` makes the result final; without it the run is unfinished and
-   a later job with the same fingerprint resumes it.
+4. ``finish_run(RunState.DONE, best)`` makes the result final, with the score that ``best`` has in
+   the end; its trial stays as it was recorded. Without it the run is unfinished and a later job
+   with the same fingerprint resumes it.
 5. An entry that cannot be written is a ``LogError`` and changes nothing: it can be tried again. A
    ``RefusedEntryError`` never can.
 """
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
+from autotune.trial import Certificate, Fingerprint, RunState, Sample, Standing, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class TrialStore(Protocol):
 
     def add_trial(self, trial: Trial) -> None: ...
 
-    def set_best(self, best: Trial) -> None: ...
+    def set_best(self, standing: Standing) -> None: ...
 
     def add_certificate(self, certificate: Certificate) -> None: ...
 
@@ -68,13 +69,18 @@ class Fresh:
 class Resume:
     """An unfinished run of the same fingerprint goes on: its finished trials and all samples.
 
-    ``best``: of these trials the one that the earlier job held for the best.
+    ``standing``: what the earlier job held for the best of these trials.
     """
 
     trials: tuple[Trial, ...]
     samples: tuple[Sample, ...]
     seed: int
-    best: Trial | None = None
+    standing: Standing | None = None
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that the earlier job held for the best."""
+        return self.standing.best if self.standing is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)

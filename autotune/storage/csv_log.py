@@ -5,11 +5,12 @@
     hierarchical_allreduce,hierarchical_allgather,cache_capacity,cycle_time_ms, ... ,score
     0,0,1024,1,16,812.5          booleans 0/1, cycle in ms, threshold in MiB, score in bytes/us
     0,0,1024,2.5,4,1290.25
-    0,0,1024,2.5,4,1290.25       repeats an earlier row: tuning is finished, this is the best
+    0,0,1024,2.5,4,1287.5        repeats an earlier setting: tuning is finished, this is the best
 
-A configuration has one trial row at most, so no other mark of the end is needed. A row is one
-``write`` of a whole line; a reader ignores a last line without a newline, and a resuming writer
-cuts it off.
+A configuration has one trial row at most, so no other mark of the end is needed. The last row's
+score is what all readings of its setting say, so it may differ from the earlier one; a row that
+stands is never changed. A row is one ``write`` of a whole line; a reader ignores a last line
+without a newline, and a resuming writer cuts it off.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from autotune.errors import LogError, RefusedEntryError
 from autotune.exact import exact, exact_mib
 from autotune.space import BY_NAME, PARAMETERS
 from autotune.storage.contract import RunInfo
-from autotune.trial import Certificate, CommParams, RunState, Sample, Trial
+from autotune.trial import Certificate, CommParams, RunState, Sample, Standing, Trial
 
 COLUMNS = (*(parameter.column for parameter in PARAMETERS), "score")
 HEADER = ",".join(COLUMNS)
@@ -55,7 +56,7 @@ class CsvLog:
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = -1
-        self._rows: dict[str, str] = {}
+        self._settings: set[str] = set()
 
     def begin_run(self, run: RunInfo) -> None:
         """Begin an empty log.
@@ -78,7 +79,7 @@ class CsvLog:
             LogError: The file cannot be written.
         """
         trials = list(trials)
-        self._rows = {params_text(trial.params): row_text(trial) for trial in trials}
+        self._settings = {params_text(trial.params) for trial in trials}
         wanted = _file_text([*trials, best] if best else trials)
         try:
             self._restore(wanted)
@@ -88,8 +89,8 @@ class CsvLog:
     def add_sample(self, sample: Sample) -> None:
         """Samples are in SQLite only."""
 
-    def set_best(self, best: Trial) -> None:
-        """The best so far is in SQLite only."""
+    def set_best(self, standing: Standing) -> None:
+        """What an unfinished run holds for the best is in SQLite only."""
 
     def add_certificate(self, certificate: Certificate) -> None:
         """The certificate is in SQLite only."""
@@ -101,22 +102,21 @@ class CsvLog:
             RefusedEntryError: The setting has a row already.
             LogError: The row cannot be written; the file is as it was.
         """
-        key, row = params_text(trial.params), row_text(trial)
-        if key in self._rows:
+        key = params_text(trial.params)
+        if key in self._settings:
             raise RefusedEntryError(
                 f"{self.path}: trial {trial.trial_id} repeats the setting {key}"
             )
-        self._append(row)
-        self._rows[key] = row
+        self._append(row_text(trial))
+        self._settings.add(key)
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
-        """Append the best line if the run is done: the trial's own row, once more."""
+        """Append the best line if the run is done: its setting once more, with its last score."""
         if state is not RunState.DONE or best is None:
             return
-        key = params_text(best.params)
-        if key not in self._rows:
+        if params_text(best.params) not in self._settings:
             self.add_trial(best)
-        self._append(self._rows[key])
+        self._append(row_text(best))
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

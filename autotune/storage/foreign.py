@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import InvalidSettingError, LogError
 from autotune.space import BY_NAME, mib_to_bytes
@@ -84,7 +84,7 @@ def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> Csv
     return CsvContent(
         own=own,
         trials=tuple(trial for _, trial in (rows[:-1] if final else rows)),
-        best=_earlier(rows) if final else None,
+        best=_best_line(rows) if final else None,
         lines=tuple(line for _, line in lines),
         warnings=tuple(warnings),
     )
@@ -97,16 +97,24 @@ def _cells(line: str) -> tuple[str, ...]:
 def _is_final(rows: Sequence[_Row], *, own: bool) -> bool:
     """Return whether the last row repeats an earlier one.
 
-    Horovod reads a setting more than once when most parameters are fixed, so there the score has to
-    be repeated too, and it is the highest of all, because that is how Horovod chooses.
+    In a log of ours its setting is enough: no setting has two trial rows. Horovod reads a setting
+    more than once when most parameters are fixed, so there the whole row has to be repeated, and
+    its score is the highest of all, because that is how Horovod chooses.
     """
-    if not rows or rows[-1][0] not in [cells for cells, _ in rows[:-1]]:
+    if not rows:
         return False
-    return own or rows[-1][1].score == max(trial.score for _, trial in rows)
+    *earlier, (cells, last) = rows
+    if own:
+        return any(trial.params == last.params for _, trial in earlier)
+    is_repeated = cells in [earlier_cells for earlier_cells, _ in earlier]
+    return is_repeated and last.score == max(trial.score for _, trial in rows)
 
 
-def _earlier(rows: Sequence[_Row]) -> Trial:
-    return next(trial for cells, trial in rows if cells == rows[-1][0])
+def _best_line(rows: Sequence[_Row]) -> Trial:
+    """Return the last row's trial under the number of the one that it repeats."""
+    last = rows[-1][1]
+    earlier = next(trial for _, trial in rows if trial.params == last.params)
+    return replace(last, trial_id=earlier.trial_id)
 
 
 def _trial(trial_id: int, columns: Sequence[str], cells: Sequence[str]) -> Trial:

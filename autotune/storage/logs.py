@@ -23,10 +23,10 @@ from autotune.storage.database import Database
 from autotune.storage.foreign import CsvContent, parse_csv
 from autotune.storage.locking import FileLock
 from autotune.storage.paths import default_db_path, resolve, resolve_folder
-from autotune.storage.reader import best_of
+from autotune.storage.reader import standing_of
 from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import RunContent
-from autotune.trial import Certificate, RunState, Sample, Trial
+from autotune.trial import Certificate, RunState, Sample, Standing, Trial
 
 LOG = "HOROVOD_AUTOTUNE_LOG"
 DB = "HOROVOD_AUTOTUNE_DB"
@@ -125,10 +125,10 @@ class Logs:
         """Record a trial; it survives ``kill -9`` when this returns, unless the disk is full."""
         self._record(lambda store: store.add_trial(trial))
 
-    def set_best(self, best: Trial) -> None:
-        """Record which trial is the best so far, as long as the run is open."""
+    def set_best(self, standing: Standing) -> None:
+        """Record what the run holds for the best, as long as it is open."""
         if self._is_running:
-            self._record(lambda store: store.set_best(best))
+            self._record(lambda store: store.set_best(standing))
 
     def add_certificate(self, certificate: Certificate) -> None:
         """Record the comparison of default and incumbent."""
@@ -233,7 +233,8 @@ class Logs:
         if self.csv_path is None or content is None or (content.own and not content.lines):
             return None
         known = {row_text(trial) for trial in found.trials} if found else set()
-        if content.own and known.issuperset(content.lines):
+        lines = content.lines if content.best is None else content.lines[:-1]
+        if content.own and known.issuperset(lines):
             return None
         try:
             old, new = self.csv_path, set_aside(self.csv_path)
@@ -242,7 +243,7 @@ class Logs:
         database = self._database
         assert database is not None
         self._to_database.write(lambda: database.open_for(run).moved_csv(old, new))
-        is_longer = content.own and not known.isdisjoint(content.lines)
+        is_longer = content.own and not known.isdisjoint(lines)
         what = "holds trials that its database lacks" if is_longer else "the log of another job"
         self.notes.append(f"{old}: {what}, moved to {new}")
         return new
@@ -283,7 +284,10 @@ class Logs:
             f"{path}: unfinished run of this job, resumed at trial {len(found.trials)}"
         )
         return Resume(
-            trials=found.trials, samples=found.samples, seed=found.run.seed, best=best_of(found)
+            trials=found.trials,
+            samples=found.samples,
+            seed=found.run.seed,
+            standing=standing_of(found),
         )
 
     def _say_what_follows(self) -> None:

@@ -26,7 +26,7 @@ from autotune.storage.sqlite_reader import (
     read_run,
 )
 from autotune.storage.sqlite_schema import StoredRun
-from autotune.trial import Certificate, RunState, Sample, Trial, TrialState
+from autotune.trial import Certificate, RunState, Sample, Standing, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,11 @@ class LogView:
         path: The file.
         kind: ``csv`` (ours), ``horovod`` (a CSV of Horovod) or ``sqlite``.
         trials: The trials in order of finishing. Only SQLite knows abandoned and rejected ones.
-        best: The final best, else the best so far; None: no complete trial.
+        best: The final best, else what is safe to use meanwhile; None: no complete trial. While a
+            run is not finished that is the default, unless another setting is better beyond doubt;
+            without its database, and of Horovod's logs, it is the highest score so far.
         finished: Tuning was finalised.
+        standing: What an unfinished run holds for the best, where SQLite knows it.
         run: The run, where SQLite knows it.
         certificate: The latest one, where SQLite knows it.
         warnings: Sentences for people.
@@ -49,6 +52,7 @@ class LogView:
     trials: tuple[Trial, ...]
     best: Trial | None
     finished: bool
+    standing: Standing | None = None
     run: StoredRun | None = None
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = ()
@@ -99,12 +103,14 @@ def best_so_far(
 
     Args:
         trials: Of one run, by trial_id.
-        samples: What is known of their readings: the mean of a trial's is its score.
+        samples: What is known of their readings: the mean of a trial's is its score. They count
+            only where no trial has a gain: raw readings of different times do not compare.
         default_first: Trial 0 is the default, which is only beaten by a lead that is not luck:
             ``LUCK`` above it. Logs of Horovod never hold the default.
     """
+    trials = list(trials)
     readings: dict[int, list[float]] = {}
-    for sample in samples:
+    for sample in samples if not any(trial.gain for trial in trials) else ():
         readings.setdefault(sample.trial_id, []).append(sample.score)
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     scores: dict[int, float] = {}
@@ -117,35 +123,79 @@ def best_so_far(
     return best if scores[best.trial_id] > (1 + LUCK) * scores[0] else complete[0]
 
 
-def best_of(stored: RunContent) -> Trial | None:
-    """Return what the run ended with, or what its job called its best so far, or that by score."""
-    return stored.best_so_far or best_so_far(stored.trials, stored.samples)
+def standing_of(stored: RunContent) -> Standing | None:
+    """Return what an unfinished run holds for the best: by its own word, else by score.
+
+    A certificate is proof, also where the job was killed before it could end the run.
+    """
+    if stored.best is not None:
+        return None
+    certificate = stored.certificate
+    for trial in stored.trials if certificate is not None and certificate.certified else ():
+        if certificate is not None and trial.trial_id == certificate.trial_id:
+            return Standing(best=trial, gain=trial.gain, proven=True)
+    if stored.standing is not None:
+        return stored.standing
+    best = best_so_far(stored.trials, stored.samples)
+    return None if best is None else Standing(best=best, gain=best.gain)
+
+
+def safe_best(trials: Iterable[Trial], standing: Standing | None) -> Trial | None:
+    """Return the setting that an unfinished run answers with: the default as long as in doubt."""
+    if standing is None:
+        return None
+    if standing.proven:
+        return standing.best
+    complete = (trial for trial in trials if trial.state is TrialState.COMPLETE)
+    return next((trial for trial in complete if trial.trial_id == 0), standing.best)
 
 
 def _read_csv(path: str) -> LogView:
     with open(path, "rb") as file:
         content = parse_csv(file.read(), path)
     warnings = list(content.warnings)
-    stored = _stored_run(path, content, warnings) if content.own and content.lines else None
-    trials, best = content.trials, content.best
+    stored = _stored_run(path, content, warnings) if content.own and content.trials else None
     if stored is not None:
         known = {row_text(trial): trial for trial in stored.trials}
-        trials = tuple(known[row_text(trial)] for trial in trials)
-        best = known[row_text(best)] if best else best_of(replace(stored, trials=trials))
-    else:
-        if content.own:
-            trials = tuple(_without_database(trial) for trial in trials)
-        best = best or best_so_far(trials, default_first=content.own)
+        trials = tuple(known[row_text(trial)] for trial in content.trials)
+        stored = replace(stored, trials=trials)
+        view = _view_of(path, "csv", stored, final=_final(stored, content.best))
+        return replace(view, warnings=tuple(warnings))
+    trials = content.trials
+    if content.own:
+        trials = tuple(_without_database(trial) for trial in trials)
     return LogView(
         path=path,
         kind="csv" if content.own else "horovod",
         trials=trials,
-        best=best,
+        best=content.best or best_so_far(trials, default_first=content.own),
         finished=content.best is not None,
-        run=stored.run if stored else None,
-        certificate=stored.certificate if stored else None,
         warnings=tuple(warnings),
     )
+
+
+def _view_of(
+    path: str, kind: Literal["csv", "sqlite"], stored: RunContent, *, final: Trial | None
+) -> LogView:
+    standing = standing_of(stored) if final is None else None
+    return LogView(
+        path=path,
+        kind=kind,
+        trials=stored.trials,
+        best=final or safe_best(stored.trials, standing),
+        finished=final is not None,
+        standing=standing,
+        run=stored.run,
+        certificate=stored.certificate,
+    )
+
+
+def _final(stored: RunContent, line: Trial | None) -> Trial | None:
+    """Return what the best line names, with all that is known of it; without one, the run's end."""
+    if line is None or (stored.best is not None and stored.best.params == line.params):
+        return stored.best
+    known = next(trial for trial in stored.trials if trial.params == line.params)
+    return replace(known, score=line.score)
 
 
 def _without_database(trial: Trial) -> Trial:
@@ -183,16 +233,7 @@ def _read_sqlite(path: str) -> LogView:
     stored = _first_run(path, _has_answer) or _first_run(path, lambda run: True)
     if stored is None:
         return LogView(path=path, kind="sqlite", trials=(), best=None, finished=False)
-    finished = stored.run.state is RunState.DONE and stored.best is not None
-    return LogView(
-        path=path,
-        kind="sqlite",
-        trials=stored.trials,
-        best=best_of(stored),
-        finished=finished,
-        run=stored.run,
-        certificate=stored.certificate,
-    )
+    return _view_of(path, "sqlite", stored, final=stored.best)
 
 
 def _read_folder(path: str) -> LogView:
@@ -223,7 +264,7 @@ def _first_run(path: str, matches: Callable[[RunContent], bool]) -> RunContent |
 def _first(
     connection: sqlite3.Connection, path: str, matches: Callable[[RunContent], bool]
 ) -> RunContent | None:
-    if not check_ours(connection, path):
+    if check_ours(connection, path) is None:
         return None
     for run in list_runs(connection):
         stored = read_run(connection, run)

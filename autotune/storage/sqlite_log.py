@@ -20,8 +20,8 @@ from autotune.storage import sqlite_schema as schema
 from autotune.storage.contract import RunInfo
 from autotune.storage.paths import is_local
 from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is_sqlite, read_run
-from autotune.storage.sqlite_views import create_views, have_views
-from autotune.trial import Certificate, Fingerprint, RunState, Sample, Trial
+from autotune.storage.sqlite_views import create_views
+from autotune.trial import Certificate, Fingerprint, RunState, Sample, Standing, Trial
 
 _BUSY_TIMEOUT_S = 2.0
 """Longest wait for another process's lock; the entry is tried again later."""
@@ -134,22 +134,32 @@ class SqliteLog:
         """
         self._insert("trials", schema.trial_to_row(trial))
 
-    def set_best(self, best: Trial) -> None:
-        """Record which trial is the best so far."""
+    def set_best(self, standing: Standing) -> None:
+        """Record what the run holds for the best."""
+        best = standing.best
+        row = schema.best_to_row(best, standing.gain, proven=standing.proven)
         with self._errors(), self._db.atomic():
-            self._db.table("runs").update(self._running(), {"best_trial_id": best.trial_id})
+            self._db.table("runs").update(self._running(), {"best_trial_id": best.trial_id, **row})
 
     def add_certificate(self, certificate: Certificate) -> None:
         """Record the comparison of default and incumbent."""
         self._insert("certificates", schema.certificate_to_row(certificate))
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
-        """Record the end of the run, and its best trial, so far if it is not done."""
+        """Record the end of the run, and its best trial.
+
+        Of a run that is not done, what ``set_best`` said of this trial stays.
+        """
         run_id = self._running()
         changes: dict[str, Any] = {"state": str(state), "finished_at": _now()}
         with self._errors(), self._db.atomic():
-            best_trial_id = self._recorded(run_id, best) if best is not None else None
-            changes["best_trial_id"] = best_trial_id
+            if best is not None:
+                number = self._recorded(run_id, best)
+                if state is RunState.DONE or number != self._best_trial_id(run_id):
+                    changes |= schema.best_to_row(best, best.gain, proven=False)
+                changes["best_trial_id"] = number
+            elif state is RunState.DONE:
+                changes["best_trial_id"] = None
             self._db.table("runs").update(run_id, changes)
         self._run_id = None
 
@@ -184,24 +194,31 @@ class SqliteLog:
         self._db.table("trials").insert({"run_id": run_id, **row, "finished_at": _now()})
         return int(row["trial_id"])
 
+    def _best_trial_id(self, run_id: int) -> int | None:
+        query = "SELECT best_trial_id FROM runs WHERE run_id = ?"
+        number = self._connection.execute(query, (run_id,)).fetchone()[0]
+        return None if number is None else int(number)
+
     def _mark_dead_runs(self) -> None:
         """The lock is ours, so what says it is running was killed."""
         states = (RunState.UNFINISHED.value, RunState.RUNNING.value)
         self._db.execute("UPDATE runs SET state = ? WHERE state = ?", states)
 
     def _prepare(self) -> None:
-        known = check_ours(self._connection, self.path)
+        version = check_ours(self._connection, self.path)
         mode = "WAL" if is_local(os.path.dirname(os.path.abspath(self.path))) else "DELETE"
         self._connection.execute(f"PRAGMA journal_mode = {mode}")
         self._connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
         self._connection.execute("PRAGMA foreign_keys = ON")
-        if known and have_views(self._connection):
+        if version == schema.SCHEMA_VERSION:
             return
         with self._db.atomic():
-            if not known:
+            if version is None:
                 _create_tables(self._db)
                 self._connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-                self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+            else:
+                _add_columns(self._connection, since=version)
+            self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
             create_views(self._connection)
 
     @contextlib.contextmanager
@@ -235,6 +252,16 @@ def _create_tables(db: Any) -> None:
     settings = [parameter.name for parameter in PARAMETERS]
     db.table("trials").create_index(["run_id", "trial_id"], unique=True)
     db.table("trials").create_index(["run_id", *settings], unique=True)
+
+
+def _add_columns(connection: sqlite3.Connection, *, since: int) -> None:
+    """Give a file of version ``since`` the columns that came later."""
+    kinds = {"runs": schema.RUNS, "trials": schema.TRIALS}
+    for version, tables in schema.ADDED.items():
+        for table, columns in tables.items() if version > since else ():
+            for column in columns:
+                kind = "REAL" if kinds[table][column] is float else "INTEGER"
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 
 def _now() -> str:

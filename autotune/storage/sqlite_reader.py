@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from autotune.errors import LogError
@@ -20,7 +20,7 @@ from autotune.storage.sqlite_schema import (
     sample_from_row,
     trial_from_row,
 )
-from autotune.trial import Certificate, RunState, Sample, Trial
+from autotune.trial import Certificate, RunState, Sample, Standing, Trial
 
 _BUSY_TIMEOUT_S = 2.0
 
@@ -37,14 +37,23 @@ class RunContent:
     @property
     def best(self) -> Trial | None:
         """The trial that the run ended with, if it is done."""
-        return self.best_so_far if self.run.state is RunState.DONE else None
+        return self._best if self.run.state is RunState.DONE else None
 
     @property
-    def best_so_far(self) -> Trial | None:
-        """The trial that the job itself called its best, if it came to that."""
+    def standing(self) -> Standing | None:
+        """What the job itself held for the best, if it is not done and came to say so."""
+        if self.run.state is RunState.DONE or self._best is None:
+            return None
+        return Standing(best=self._best, gain=self.run.best_gain, proven=self.run.best_proven)
+
+    @property
+    def _best(self) -> Trial | None:
+        """The trial that the run calls its best, with what it knew of it at last."""
         for trial in self.trials:
             if trial.trial_id == self.run.best_trial_id:
-                return trial
+                score, gain = self.run.best_score, self.run.best_gain
+                score = trial.score if score is None else score
+                return replace(trial, score=score, gain=gain or trial.gain)
         return None
 
 
@@ -58,8 +67,8 @@ def is_sqlite(path: str) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def check_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """Return whether the database has our tables; False: it is empty.
+def check_ours(connection: sqlite3.Connection, path: str) -> int | None:
+    """Return the version of our tables in the database; None: it is empty.
 
     Raises:
         LogError: Another application's database, or a later version of ours.
@@ -71,10 +80,10 @@ def check_ours(connection: sqlite3.Connection, path: str) -> bool:
             raise LogError(
                 f"{path}: written by a later version (tables {version}): update this one"
             )
-        return True
+        return int(version)
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise LogError(f"{path}: not an autotune database: it holds tables of another application")
-    return False
+    return None
 
 
 def find_runs(

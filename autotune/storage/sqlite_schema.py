@@ -8,6 +8,9 @@
 
 Units are those of ``trial.py``; times are ISO 8601, UTC; ``seed`` is text because it may be wider
 than 64 bits. The file carries an application id, so no other database is mistaken for ours.
+
+Version 2 added gains to ``trials``, and what a run holds for the best to ``runs``. Files of version
+1 are read as they are, with those values unknown, and get the columns when a job writes to them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from autotune.trial import (
     Certificate,
     CommParams,
     Fingerprint,
+    Gain,
     RunState,
     Sample,
     SampleKind,
@@ -32,7 +36,7 @@ from autotune.trial import (
 )
 
 APPLICATION_ID = 0x48564154
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAGIC = b"SQLite format 3\0"
 
 RUNS: dict[str, type] = {
@@ -54,6 +58,11 @@ RUNS: dict[str, type] = {
     "csv_key": str,
     "retune": int,
     "best_trial_id": int,
+    "best_score": float,
+    "best_gain": float,
+    "best_gain_low": float,
+    "best_gain_high": float,
+    "best_proven": int,
 }
 TRIALS: dict[str, type] = {
     "id": int,
@@ -63,6 +72,9 @@ TRIALS: dict[str, type] = {
     "state": str,
     "score": float,
     "finished_at": str,
+    "gain": float,
+    "gain_low": float,
+    "gain_high": float,
 }
 SAMPLES: dict[str, type] = {
     "id": int,
@@ -93,9 +105,22 @@ CERTIFICATES: dict[str, type] = {
 }
 
 
+ADDED: dict[int, dict[str, tuple[str, ...]]] = {
+    2: {
+        "runs": ("best_score", "best_gain", "best_gain_low", "best_gain_high", "best_proven"),
+        "trials": ("gain", "gain_low", "gain_high"),
+    }
+}
+"""{version: {table: columns that files of earlier versions lack}}"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """One row of ``runs``; ``csv_key`` is the CSV's path as seen from the database's folder."""
+    """One row of ``runs``; ``csv_key`` is the CSV's path as seen from the database's folder.
+
+    What begins with ``best_`` is what the run ended with or, as long as it is unfinished, holds for
+    the best: the trial, its score and its gain by all that is known.
+    """
 
     run_id: int
     state: RunState
@@ -115,6 +140,9 @@ class StoredRun:
     csv_key: str | None
     retune: bool
     best_trial_id: int | None
+    best_score: float | None
+    best_gain: Gain | None
+    best_proven: bool
 
 
 def fingerprint_json(fingerprint: Fingerprint) -> str:
@@ -129,26 +157,48 @@ def fingerprint_hash(fingerprint: Fingerprint) -> str:
 
 def run_from_row(row: sqlite3.Row) -> StoredRun:
     """Return the run that ``row`` holds."""
-    content = {name: row[name] for name in RUNS}
+    content = {name: _value(row, name) for name in RUNS if not name.startswith("best_gain")}
     for name in ("versions", "fingerprint", "settings"):
         content[name] = json.loads(content[name])
     content["state"] = RunState(content["state"])
     content["seed"] = int(content["seed"])
-    content["retune"] = bool(content["retune"])
-    return StoredRun(**content)
+    for name in ("retune", "best_proven"):
+        content[name] = bool(content[name])
+    return StoredRun(**content, best_gain=gain_from_row(row, "best_gain"))
+
+
+def best_to_row(best: Trial, gain: Gain | None, *, proven: bool) -> dict[str, Any]:
+    """Return the columns of ``runs`` for the best: its trial's number comes from the log."""
+    return {
+        "best_score": best.score,
+        **_gain_to_row(gain, "best_gain"),
+        "best_proven": int(proven),
+    }
 
 
 def trial_to_row(trial: Trial) -> dict[str, Any]:
     """Return the columns of a trial, without those that the log adds."""
     params = {name: _plain(value) for name, value in trial.params.as_dict().items()}
-    return {"trial_id": trial.trial_id, **params, "state": str(trial.state), "score": trial.score}
+    row = {"trial_id": trial.trial_id, **params, "state": str(trial.state), "score": trial.score}
+    return row | _gain_to_row(trial.gain, "gain")
 
 
 def trial_from_row(row: sqlite3.Row) -> Trial:
     """Return the trial that ``row`` holds."""
     params = CommParams.from_dict({parameter.name: row[parameter.name] for parameter in PARAMETERS})
-    state = TrialState(row["state"])
-    return Trial(trial_id=row["trial_id"], params=params, state=state, score=row["score"])
+    return Trial(
+        trial_id=row["trial_id"],
+        params=params,
+        state=TrialState(row["state"]),
+        score=row["score"],
+        gain=gain_from_row(row, "gain"),
+    )
+
+
+def gain_from_row(row: sqlite3.Row, name: str) -> Gain | None:
+    """Return the gain in the columns ``name``, ``name_low`` and ``name_high``; None: no gain."""
+    estimate, low, high = (_value(row, f"{name}{end}") for end in ("", "_low", "_high"))
+    return None if estimate is None else Gain(estimate=estimate, low=low, high=high)
 
 
 def sample_to_row(sample: Sample) -> dict[str, Any]:
@@ -173,6 +223,16 @@ def certificate_from_row(row: sqlite3.Row) -> Certificate:
     content = {name: row[name] for name in Certificate.__dataclass_fields__}
     content["certified"] = bool(content["certified"])
     return Certificate(**content)
+
+
+def _gain_to_row(gain: Gain | None, name: str) -> dict[str, Any]:
+    values = (gain.estimate, gain.low, gain.high) if gain else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def _value(row: sqlite3.Row, name: str) -> Any:
+    """Return the row's value; None: a file of an earlier version lacks the column."""
+    return row[name] if name in row.keys() else None
 
 
 def _plain(value: Any) -> Any:

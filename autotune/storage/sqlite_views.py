@@ -1,8 +1,10 @@
 """What people see in a database browser: views, and what every column means.
 
 ``run_summary`` has one row per run with its best setting and its gain; ``trial_gains`` one per
-trial with its score against the default's. ``column_descriptions`` holds a sentence per column, and
-``datasette_metadata`` gives the same to Datasette (``datasette log.db -m metadata.json``).
+trial with its gain over the default at the same time. Until the two were compared in pairs, a gain
+is an estimate with a nominal 90 % interval, and ``comparison`` says so. ``column_descriptions``
+holds a sentence per column, and ``datasette_metadata`` gives the same to Datasette
+(``datasette log.db -m metadata.json``).
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ VIEWS: dict[str, str] = {
         SELECT runs.run_id, runs.csv_key AS job, runs.host, runs.size, runs.local_size,
             runs.cross_size, runs.state, runs.started_at, runs.finished_at,
             (SELECT count(*) FROM trials AS t WHERE t.run_id = runs.run_id) AS trial_count,
-            trials.trial_id AS best_trial_id, {_SETTINGS}, trials.score,
-            100 * certificates.gain AS gain_percent,
-            100 * certificates.gain_low AS gain_low_percent,
-            100 * certificates.gain_high AS gain_high_percent,
+            trials.trial_id AS best_trial_id, {_SETTINGS},
+            coalesce(runs.best_score, trials.score) AS score,
+            100 * coalesce(certificates.gain, runs.best_gain) AS gain_percent,
+            100 * coalesce(certificates.gain_low, runs.best_gain_low) AS gain_low_percent,
+            100 * coalesce(certificates.gain_high, runs.best_gain_high) AS gain_high_percent,
+            CASE certificates.certified WHEN 1 THEN 'certified'
+                WHEN 0 THEN 'not certified, default kept' ELSE 'not compared yet' END AS comparison,
             certificates.certified
         FROM runs
         LEFT JOIN trials ON trials.run_id = runs.run_id AND trials.trial_id = runs.best_trial_id
@@ -33,9 +38,9 @@ VIEWS: dict[str, str] = {
         ORDER BY runs.run_id DESC""",
     "trial_gains": f"""
         SELECT trials.run_id, trials.trial_id, {_SETTINGS}, trials.state, trials.score,
-            100 * (trials.score / nullif(base.score, 0) - 1) AS over_default_percent
+            100 * trials.gain AS gain_percent, 100 * trials.gain_low AS gain_low_percent,
+            100 * trials.gain_high AS gain_high_percent
         FROM trials
-        LEFT JOIN trials AS base ON base.run_id = trials.run_id AND base.trial_id = 0
         ORDER BY trials.run_id DESC, trials.score DESC""",
 }
 
@@ -57,7 +62,12 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "id": ("", "number of the row"),
     "run_id": ("", "number of the run in this file"),
     "trial_id": ("", "number of the trial in its run; 0 is the default setting"),
-    "best_trial_id": ("", "trial that stays in force; of an unfinished run, the best so far"),
+    "best_trial_id": ("", "trial that stays in force; of an unfinished run, the most promising"),
+    "best_score": ("bytes/us", "its score, by all its readings"),
+    "best_gain": ("fraction", "its gain over the default, by all its readings"),
+    "best_gain_low": ("fraction", "lower bound of that gain, 90 % interval"),
+    "best_gain_high": ("fraction", "upper bound of that gain, 90 % interval"),
+    "best_proven": ("0 or 1", "it is better beyond doubt, also without a comparison in pairs"),
     "trial_count": ("", "trials so far"),
     "state": ("", "runs: running, unfinished, done; trials: complete, abandoned, rejected"),
     "started_at": ("ISO 8601, UTC", "begin"),
@@ -76,7 +86,10 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "csv_key": ("", "CSV log of the run, relative to this file"),
     "job": ("", "CSV log of the run, relative to this file"),
     "retune": ("0 or 1", "the run was to replace an earlier result"),
-    "score": ("bytes/us", "payload over time of whole training steps; higher is better"),
+    "score": (
+        "bytes/us",
+        "payload over time as read; of trials (1 + gain) x the default's; higher is better",
+    ),
     "epoch": ("", "number of parameter changes in the job before the window"),
     "kind": ("", "what the window was read for: search, reread, certify"),
     "pair": ("", "number of the pair in the comparison"),
@@ -85,13 +98,13 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "payload_bytes": ("bytes", "bytes of all data collectives in those steps"),
     "exposed_us": ("us", "time that the training thread waited for communication"),
     "pairs": ("", "pairs of windows that were compared"),
-    "gain": ("fraction", "time(default) / time(best) - 1"),
-    "gain_low": ("fraction", "lower bound of the gain, one-sided"),
+    "gain": ("fraction", "time(default) / time(this) - 1, the default at the same time"),
+    "gain_low": ("fraction", "lower bound: of a certificate one-sided, else of a 90 % interval"),
     "gain_high": ("fraction", "upper bound of the gain"),
-    "gain_percent": ("%", "gain in step time over the default"),
-    "gain_low_percent": ("%", "lower bound of the gain, one-sided"),
+    "gain_percent": ("%", "gain in step time over the default at the same time"),
+    "gain_low_percent": ("%", "lower bound: of a certificate one-sided, else of a 90 % interval"),
     "gain_high_percent": ("%", "upper bound of the gain"),
-    "over_default_percent": ("%", "score over that of the default, from one window each"),
+    "comparison": ("", "verdict of the comparison in pairs, or that there was none yet"),
     "alpha": ("", "error probability of the lower bound"),
     "certified": ("0 or 1", "the lower bound is above 0: the setting is kept, else the default"),
     "reason": ("", "the verdict as a sentence"),
@@ -104,8 +117,10 @@ _COLUMNS: dict[str, tuple[str, str]] = {
 
 
 def create_views(connection: sqlite3.Connection) -> None:
-    """Create the views and the table of descriptions; the caller's transaction holds them."""
+    """Create the views and the table of descriptions anew, in the caller's transaction."""
+    connection.execute("DROP TABLE IF EXISTS column_descriptions")
     for name, query in VIEWS.items():
+        connection.execute(f"DROP VIEW IF EXISTS {name}")
         connection.execute(f"CREATE VIEW {name} AS {query}")
     connection.execute(
         "CREATE TABLE column_descriptions (table_name TEXT, column_name TEXT, unit TEXT, "
@@ -117,12 +132,6 @@ def create_views(connection: sqlite3.Connection) -> None:
         for column in _columns(connection, table)
     ]
     connection.executemany("INSERT INTO column_descriptions VALUES (?, ?, ?, ?)", rows)
-
-
-def have_views(connection: sqlite3.Connection) -> bool:
-    """Return whether ``create_views`` was called for this file."""
-    query = "SELECT count(*) FROM sqlite_master WHERE name = 'column_descriptions'"
-    return bool(connection.execute(query).fetchone()[0])
 
 
 def datasette_metadata(paths: Iterable[str]) -> dict[str, Any]:

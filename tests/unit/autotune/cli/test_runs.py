@@ -12,7 +12,7 @@ from autotune.cli.main import main
 from autotune.storage import open_logs, sqlite_views
 from autotune.storage.contract import RunInfo
 from autotune.storage.sqlite_log import SqliteLog
-from autotune.trial import Certificate, CommParams, Fingerprint, RunState, Trial
+from autotune.trial import Certificate, CommParams, Fingerprint, Gain, RunState, Trial
 
 CERTIFICATE = Certificate(
     trial_id=1,
@@ -38,7 +38,8 @@ def job(tmp_path: Path) -> Callable[..., Path]:
         path.parent.mkdir(exist_ok=True)
         logs = open_logs(str(path), None, host="node1", pid=1)
         logs.start(RunInfo(fingerprint=fingerprint, host="node1", pid=1, seed=7))
-        best = Trial(trial_id=1, params=CommParams(cycle_time_ms=0.5), score=110.0)
+        gain = Gain(estimate=0.1, low=0.02, high=0.18)
+        best = Trial(trial_id=1, params=CommParams(cycle_time_ms=0.5), score=110.0, gain=gain)
         logs.add_trial(Trial(trial_id=0, params=CommParams(), score=100.0))
         logs.add_trial(best)
         if done:
@@ -105,20 +106,9 @@ def test_a_view_has_one_row_per_run_and_per_trial(job) -> None:
     with sqlite3.connect(job("a")) as database:
         query = "SELECT job, size, state, cycle_time_ms, gain_low_percent FROM run_summary"
         assert database.execute(query).fetchall() == [("a.csv", 2, "done", 0.5, 5.0)]
-        query = "SELECT trial_id, over_default_percent FROM trial_gains"
+        query = "SELECT trial_id, gain_percent, gain_high_percent FROM trial_gains"
         trials = database.execute(query).fetchall()
-    assert trials == [(1, pytest.approx(10.0)), (0, 0.0)]
-
-
-def test_a_database_of_an_earlier_version_gets_its_views(job) -> None:
-    path = job("a")
-    with sqlite3.connect(path) as database:
-        for name in sqlite_views.VIEWS:
-            database.execute(f"DROP VIEW {name}")
-        database.execute("DROP TABLE column_descriptions")
-    SqliteLog(str(path)).close()
-    with sqlite3.connect(path) as database:
-        assert database.execute("SELECT count(*) FROM run_summary").fetchone() == (1,)
+    assert trials == [(1, 10.0, 18.0), (0, None, None)]
 
 
 def test_datasette_shows_tables_views_and_what_columns_mean(capsys, job) -> None:

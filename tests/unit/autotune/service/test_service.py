@@ -182,8 +182,9 @@ def test_the_best_so_far_is_the_same_for_the_job_and_for_its_logs(runtime, tmp_p
     for path in (csv, tmp_path / "log.db", tmp_path):
         view = read_log(str(path))
         names = ("fusion_threshold_bytes", "cycle_time_ms", "cache_capacity")
-        assert f"best so far: {params_text(view.answer().params, names)} (" in said
-        assert f"score {rounded(view.answer().score, 4)} " in said
+        assert view.standing is not None
+        assert f"best so far: {params_text(view.standing.best.params, names)} (" in said
+        assert f"score {rounded(view.standing.best.score, 4)} " in said
     assert "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here" in service.texts()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.storage import sqlite_log
 from autotune.storage.contract import RunInfo
-from autotune.trial import Certificate, CommParams, Fingerprint, Sample, Trial
+from autotune.trial import Certificate, CommParams, Fingerprint, Gain, Sample, Trial
 
 
 def _run(size: int = 2, seed: int = 7) -> RunInfo:
@@ -41,6 +41,10 @@ def _sample(trial_id: int, epoch: int = 0) -> Sample:
     )
 
 
+def _gain(percent: float) -> Gain:
+    return Gain(estimate=percent / 100, low=percent / 100 - 0.09, high=percent / 100 + 0.09)
+
+
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed process needs no sync, only a machine that loses power does."""
@@ -56,6 +60,11 @@ def make_run() -> Callable[..., RunInfo]:
 @pytest.fixture
 def make_trial() -> Callable[..., Trial]:
     return _trial
+
+
+@pytest.fixture
+def make_gain() -> Callable[[float], Gain]:
+    return _gain
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import LogError, RefusedEntryError
 from autotune.storage import Fresh, Logs, Resume, csv_log, open_logs, read_log, sqlite_log
 from autotune.storage.backlog import Backlog
-from autotune.trial import RunState, Trial
+from autotune.trial import RunState, Standing, Trial
 
 FAILING = [{"csv"}, {"db"}, {"csv", "db"}]
 NAMES = {"csv": "log.csv", "db": "log.db"}
@@ -77,7 +77,7 @@ def test_what_was_missed_follows_with_the_next_entry(
         for trial in trials[1:4]:
             logs.add_sample(make_sample(trial.trial_id))
             logs.add_trial(trial)
-            logs.set_best(trial)
+            logs.set_best(Standing(best=trial))
         for file in set(NAMES) - failing:
             assert (
                 list(read_log(f"{os.path.dirname(logs.csv_path)}/{NAMES[file]}").trials)

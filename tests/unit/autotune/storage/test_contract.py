@@ -12,7 +12,7 @@ from autotune.errors import LogError
 from autotune.storage import LogView, TrialStore, open_logs, read_log, sqlite_log
 from autotune.storage.csv_log import CsvLog
 from autotune.storage.sqlite_log import SqliteLog
-from autotune.trial import CommParams, RunState, Trial, TrialState
+from autotune.trial import CommParams, RunState, Standing, Trial, TrialState
 
 
 @dataclass
@@ -60,7 +60,7 @@ class TestTrialStore:
         log.close()
         assert store.read().trials == (make_trial(0), make_trial(1))
 
-    def test_a_run_without_an_end_is_unfinished_and_has_a_best_so_far(
+    def test_a_run_without_an_end_is_unfinished_and_answers_with_what_is_not_in_doubt(
         self, store, make_run, make_trial
     ):
         log = store.open()
@@ -71,7 +71,11 @@ class TestTrialStore:
         log.close()
         view = store.read()
         assert not view.finished
-        assert view.best == make_trial(1, 9.0)
+        if store.detailed:
+            assert view.best == make_trial(0, 5.0)
+            assert view.standing == Standing(best=make_trial(1, 9.0))
+        else:
+            assert view.best == make_trial(1, 9.0)
 
     def test_a_done_run_ends_with_its_best_whatever_the_scores(self, store, make_run, make_trial):
         log = store.open()
@@ -84,6 +88,46 @@ class TestTrialStore:
         assert view.finished
         assert view.best == make_trial(0, 5.0)
         assert view.trials == (make_trial(0, 5.0), make_trial(1, 9.0))
+
+    def test_the_end_tells_the_best_with_its_last_score_and_changes_no_trial(
+        self, store, make_run, make_trial, make_gain
+    ):
+        log = store.open()
+        log.begin_run(make_run())
+        log.add_trial(make_trial(0, 5.0))
+        log.add_trial(make_trial(1, 9.0, gain=make_gain(80)))
+        log.set_best(Standing(best=make_trial(1, 9.0), gain=make_gain(80)))
+        log.finish_run(RunState.DONE, make_trial(1, 6.5, gain=make_gain(30)))
+        log.close()
+        view = store.read()
+        assert view.finished and view.best is not None and view.best.score == 6.5
+        assert [trial.score for trial in view.trials] == [5.0, 9.0]
+        if store.detailed:
+            assert view.best == make_trial(1, 6.5, gain=make_gain(30))
+            assert view.trials[1].gain == make_gain(80)
+            assert view.standing is None
+
+    @pytest.mark.parametrize("proven", [True, False])
+    @pytest.mark.parametrize("end", [RunState.UNFINISHED, None])
+    def test_an_unfinished_run_says_what_it_holds_for_the_best(
+        self, store, make_run, make_trial, make_gain, proven, end
+    ):
+        best = make_trial(1, 9.0, gain=make_gain(70))
+        standing = Standing(best=best, gain=make_gain(70), proven=proven)
+        log = store.open()
+        log.begin_run(make_run())
+        log.add_trial(make_trial(0, 5.0))
+        log.add_trial(make_trial(1, 9.0, gain=make_gain(80)))
+        log.set_best(Standing(best=make_trial(0, 5.0)))
+        log.set_best(standing)
+        if end:
+            log.finish_run(end, best)
+        log.close()
+        view = store.read()
+        assert not view.finished
+        if store.detailed:
+            assert view.standing == standing
+            assert view.best == (best if proven else make_trial(0, 5.0))
 
     def test_the_best_of_a_run_that_tried_nothing_is_recorded(self, store, make_run, make_trial):
         log = store.open()

@@ -59,6 +59,23 @@ def test_the_last_row_repeats_another_exactly_when_the_run_is_done(
     log.close()
 
 
+def test_the_last_row_names_a_setting_with_its_last_score_and_no_row_is_changed(
+    tmp_path: Path, make_run, make_trial
+) -> None:
+    path = tmp_path / "log.csv"
+    log = CsvLog(str(path))
+    log.begin_run(make_run())
+    log.add_trial(make_trial(0, 100.0))
+    log.add_trial(make_trial(1, 140.0))
+    before = path.read_text()
+    log.finish_run(RunState.DONE, make_trial(1, 117.5))
+    log.close()
+    assert path.read_text() == f"{before}{row_text(make_trial(1, 117.5))}\n"
+    content = parse_csv(path.read_bytes(), "log.csv")
+    assert content.best == make_trial(1, 117.5)
+    assert content.trials == (make_trial(0, 100.0), make_trial(1, 140.0))
+
+
 def test_a_row_is_one_write(tmp_path: Path, make_run, make_trial, monkeypatch) -> None:
     log = CsvLog(str(tmp_path / "log.csv"))
     log.begin_run(make_run())

@@ -11,7 +11,7 @@ from autotune.errors import LogBusyError, LogError
 from autotune.storage import Fresh, Logs, Replay, Resume, locking, open_logs, read_log
 from autotune.storage.csv_log import HEADER
 from autotune.storage.paths import default_db_path
-from autotune.trial import RunState, TrialState
+from autotune.trial import RunState, Standing, TrialState
 
 DATA = Path(__file__).parents[3] / "data"
 
@@ -153,7 +153,7 @@ class TestStarting:
             trials=(make_trial(0, 10.0), make_trial(1, 11.0)),
             samples=(make_sample(0), make_sample(1)),
             seed=7,
-            best=make_trial(0, 10.0),
+            standing=Standing(best=make_trial(0, 10.0)),
         )
         logs.add_trial(make_trial(2, 3.0))
         logs.close()

@@ -10,7 +10,7 @@ from autotune.errors import LogError, NoAnswerError
 from autotune.storage import Resume, open_logs, read_log, sqlite_reader
 from autotune.storage.csv_log import HEADER
 from autotune.storage.reader import best_so_far
-from autotune.trial import RunState, TrialState
+from autotune.trial import RunState, Standing, TrialState
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -65,6 +65,14 @@ def test_the_readings_of_a_trial_count_together(make_trial, make_sample) -> None
     assert best_so_far(trials) == trials[1]
 
 
+def test_raw_readings_of_different_times_do_not_count_beside_gains(
+    make_trial, make_sample, make_gain
+) -> None:
+    trials = [make_trial(0, 100.0), make_trial(1, 120.0, gain=make_gain(20))]
+    samples = [replace(make_sample(0), score=100.0), replace(make_sample(1), score=60.0)]
+    assert best_so_far(trials, samples) == trials[1]
+
+
 @pytest.mark.parametrize("end", ["killed", "unfinished", "resumed"])
 @pytest.mark.parametrize("says", [True, False])
 def test_the_best_so_far_is_what_the_job_holds_for_it(
@@ -79,8 +87,8 @@ def test_the_best_so_far_is_what_the_job_holds_for_it(
     logs.add_sample(replace(make_sample(1), score=50.0))
     best = make_trial(0, 100.0) if says else make_trial(2, 120.0)
     if says:
-        logs.set_best(make_trial(1, 140.0))
-        logs.set_best(best)
+        logs.set_best(Standing(best=make_trial(1, 140.0)))
+        logs.set_best(Standing(best=best))
     if end == "unfinished":
         logs.finish_run(RunState.UNFINISHED, best)
     if end != "killed":
@@ -91,10 +99,28 @@ def test_the_best_so_far_is_what_the_job_holds_for_it(
         assert isinstance(start, Resume) and start.best == best
     for name in ("log.csv", "log.db", "."):
         view = read_log(str(tmp_path / name))
-        assert (view.answer(), view.finished) == (best, False)
+        assert (view.answer(), view.finished) == (make_trial(0, 100.0), False)
+        assert view.standing == Standing(best=best)
     logs.close()
     (tmp_path / "log.db").unlink()
     assert read_log(str(tmp_path / "log.csv")).answer() == make_trial(1, 140.0)
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_a_certificate_is_proof_also_of_a_job_that_was_killed_right_after_it(
+    tmp_path: Path, make_run, make_trial, certificate, certified: bool
+) -> None:
+    logs = open_logs(str(tmp_path / "log.csv"), None, host="node1", pid=1)
+    logs.start(make_run())
+    for number in range(2):
+        logs.add_trial(make_trial(number))
+    logs.set_best(Standing(best=make_trial(1)))
+    logs.add_certificate(replace(certificate, certified=certified))
+    logs.close()
+    for name in ("log.csv", "log.db"):
+        view = read_log(str(tmp_path / name))
+        assert view.standing is not None and view.standing.proven is certified
+        assert (view.answer().trial_id, view.finished) == (int(certified), False)
 
 
 @pytest.mark.parametrize("damage", [b"", b"precious", b"SQLite format 3\0 and then nothing"])

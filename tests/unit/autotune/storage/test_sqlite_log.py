@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import LogError
-from autotune.storage import paths, read_log, sqlite_log
+from autotune.storage import Replay, Resume, open_logs, paths, read_log, sqlite_log
+from autotune.storage.csv_log import HEADER, row_text
 from autotune.storage.sqlite_log import SqliteLog
+from autotune.storage.sqlite_reader import list_runs, open_read_only, read_run
 from autotune.storage.sqlite_schema import fingerprint_hash
-from autotune.trial import RunState
+from autotune.trial import RunState, Standing
+
+DATA = Path(__file__).parents[3] / "data"
+OLD_ROWS = [
+    "0,0,1024,1,64,100",
+    "0,0,1024,1,0.003909111022949219,180",
+    "0,0,1024,1,0.007818222045898438,20",
+]
 
 
 def query(path: Path, sql: str) -> list[tuple]:
@@ -121,6 +130,71 @@ def test_tables_of_a_later_version_are_refused(db: Path) -> None:
         SqliteLog(str(db))
     with pytest.raises(LogError, match="later version"):
         read_log(str(db))
+
+
+class TestVersion1:
+    """A file that this package wrote before trials had gains."""
+
+    @pytest.fixture
+    def old(self, db: Path) -> Path:
+        with closing(sqlite3.connect(db)) as connection:
+            connection.executescript((DATA / "autotune-tables-1.sql").read_text())
+        return db
+
+    def test_it_is_read_as_it_is_also_where_nothing_can_be_written(self, old: Path) -> None:
+        before = old.read_bytes()
+        old.chmod(0o400)
+        with open_read_only(str(old)) as connection:
+            unfinished, done = (read_run(connection, run) for run in list_runs(connection))
+        assert done.best is not None and done.best.score == 140.0
+        assert done.certificate is not None and done.certificate.certified
+        assert unfinished.standing is not None and unfinished.standing.best.score == 180.0
+        assert not unfinished.standing.proven and unfinished.standing.gain is None
+        assert {trial.gain for trial in unfinished.trials} == {None}
+        view = read_log(str(old))
+        assert view.finished is False and view.answer().trial_id == 0
+        assert old.read_bytes() == before
+
+    def test_a_job_resumes_it_and_writes_what_is_new(
+        self, old: Path, make_run, make_trial, make_sample, make_gain
+    ) -> None:
+        csv = old.with_suffix(".csv")
+        csv.write_text(f"{HEADER}\n" + "".join(f"{row}\n" for row in OLD_ROWS))
+        logs = open_logs(str(csv), None, host="node1", pid=1)
+        start = logs.start(make_run(2))
+        assert isinstance(start, Resume) and start.best == make_trial(1, 180.0)
+        assert [sample.score for sample in start.samples] == [100.0, 180.0, 20.0]
+        new = make_trial(3, 112.0, gain=make_gain(12))
+        logs.add_sample(make_sample(3))
+        logs.add_trial(new)
+        logs.set_best(Standing(best=new, gain=make_gain(11), proven=True))
+        assert logs.troubles == []
+        logs.close()
+        view = read_log(str(csv))
+        assert view.standing is not None and view.standing.gain == make_gain(11)
+        assert view.answer().params == new.params and len(view.trials) == 4
+        assert csv.read_text().splitlines()[1:] == [*OLD_ROWS, row_text(new)]
+        assert query(old, "PRAGMA user_version") == [(2,)]
+        assert query(old, "SELECT gain_percent FROM trial_gains WHERE trial_id = 3") == [(12.0,)]
+
+    def test_a_job_replays_it_and_repeats_its_last_row(self, old: Path, make_run) -> None:
+        logs = open_logs(str(old.with_suffix(".csv")), None, host="node1", pid=1)
+        logs.csv_path and Path(logs.csv_path).write_text(f"{HEADER}\n{OLD_ROWS[0]}\n")
+        start = logs.start(make_run(3))
+        logs.close()
+        assert isinstance(start, Replay) and start.best.score == 140.0
+        rows = old.with_suffix(".csv").read_text().splitlines()[1:]
+        assert len(rows) == 3 and rows[1] == rows[2] and rows[2].endswith(",140")
+
+    def test_it_gets_the_columns_and_views_of_a_new_file(self, old: Path, tmp_path: Path) -> None:
+        SqliteLog(str(old)).close()
+        new = tmp_path / "new.db"
+        SqliteLog(str(new)).close()
+        names = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+        assert query(old, names) == query(new, names)
+        for (name,) in query(new, names):
+            columns = f"PRAGMA table_info({name})"
+            assert query(old, columns) == query(new, columns)
 
 
 def test_a_damaged_database_is_one_clear_error(db: Path, make_run, make_trial) -> None:
