@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from autotune.errors import InvalidSettingError, LogError
-from autotune.exact import exact, exact_mib
+from autotune.exact import exact, exact_mib, rounded
 from autotune.space import BY_NAME, PARAMETERS
 from autotune.storage.reader import LogView, read_log
-from autotune.trial import CommParams
+from autotune.trial import Certificate, CommParams, Gain
 
 SCORE_UNIT = "bytes/us, higher is better"
+NOT_COMPARED = "not compared yet"
+"""Said of a gain until the comparison in pairs: an estimate with a nominal 90 % interval."""
 ORDER = tuple(BY_NAME[setting.name] for setting in fields(CommParams))
 """The parameters in the order in which people read them."""
 
@@ -31,8 +33,11 @@ class Result:
         params: The configuration.
         score: bytes/us, or None.
         finished: Tuning was finalised.
-        gain: Certified relative gain in step time over the default, as (estimate, low, high).
-        certified: Whether the gain is certified; None: not known.
+        gain: Relative gain in step time over the default at the same time, as (estimate, low,
+            high): the certificate's or, until there is one, of what looks best so far.
+        certified: Whether the gain is certified; None: not compared yet, or not known.
+        promising: What ``gain`` is about while it is not ``params``: no setting is better than the
+            default beyond doubt yet, so the default is the answer.
         job: Where it was found, JSON-safe: ranks, local size, hosts, versions.
         warnings: Sentences for people, from reading the log.
     """
@@ -42,6 +47,7 @@ class Result:
     finished: bool = True
     gain: tuple[float, float, float] | None = None
     certified: bool | None = None
+    promising: CommParams | None = None
     job: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -70,10 +76,46 @@ def launcher_values(params: CommParams) -> dict[str, str | bool]:
 def gain_text(result: Result) -> str:
     """Return the gain with its interval for people, e.g. ``+12.1 % (5.0 to 19.4), certified``."""
     if result.gain is None:
-        return "not known"
+        return "not known" if result.finished or not result.job else NOT_COMPARED
     gain, low, high = (f"{100 * value:+.1f}" for value in result.gain)
-    verdict = "certified" if result.certified else "not certified: the default is kept"
-    return f"{gain} % over the default ({low} to {high}), {verdict}"
+    text = f"{gain} % over the default ({low} to {high})"
+    if result.certified is not None or result.finished:
+        verdict = "certified" if result.certified else "not certified: the default is kept"
+        return f"{text}, {verdict}"
+    if result.promising is not None:
+        text = f"{setting_text(result.promising, beside=result.params)}: {text}"
+    return f"{text}, {NOT_COMPARED}"
+
+
+def interval_text(gain: Gain, *, unit: str = "") -> str:
+    """Return a gain in per cent with its interval: ``+3.1 (-1.0 to +7.4)``."""
+    estimate, low, high = (f"{100 * value:+.1f}" for value in (gain.estimate, gain.low, gain.high))
+    return f"{estimate}{unit} ({low} to {high})"
+
+
+def setting_text(params: CommParams, *, beside: CommParams) -> str:
+    """Return in what a setting differs from another: ``fusion 4 MiB, cycle 0.5 ms``."""
+    words = {
+        "fusion_threshold_bytes": f"fusion {rounded(params.fusion_threshold_bytes / 2**20, 4)} MiB",
+        "cycle_time_ms": f"cycle {rounded(params.cycle_time_ms, 4)} ms",
+        "cache_capacity": f"cache {params.cache_capacity}",
+        "hierarchical_allreduce": f"hierarchical allreduce {_on(params.hierarchical_allreduce)}",
+        "hierarchical_allgather": f"hierarchical allgather {_on(params.hierarchical_allgather)}",
+    }
+    other = beside.as_dict()
+    changed = [name for name, value in params.as_dict().items() if value != other[name]]
+    return ", ".join(words[parameter.name] for parameter in ORDER if parameter.name in changed)
+
+
+def certified_gain(certificate: Certificate | None) -> Gain | None:
+    """Return the certificate's gain; None: there is no certificate, or it has none."""
+    if certificate is None:
+        return None
+    values = (certificate.gain, certificate.gain_low, certificate.gain_high)
+    try:
+        return Gain(estimate=values[0], low=values[1], high=values[2])
+    except (InvalidSettingError, TypeError):  # it came to no number
+        return None
 
 
 def result_of(view: LogView) -> Result:
@@ -83,7 +125,9 @@ def result_of(view: LogView) -> Result:
         NoAnswerError: The log holds no complete trial.
     """
     best, certificate, run = view.answer(), view.certificate, view.run
-    gain = certificate and (certificate.gain, certificate.gain_low, certificate.gain_high)
+    standing = view.standing
+    gain = certified_gain(certificate) or (standing.gain if standing is not None else None)
+    is_safe = standing is None or standing.best.params == best.params
     job = run and {
         "size": run.size,
         "local_size": run.local_size,
@@ -93,17 +137,42 @@ def result_of(view: LogView) -> Result:
     }
     warnings = view.warnings
     if not view.finished:
-        count = f"{len(view.trials)} trial{'' if len(view.trials) == 1 else 's'}"
-        text = f"{view.path}: tuning has not finished; this is the best of {count} so far"
-        warnings = (*warnings, text)
+        warnings = (*warnings, f"{view.path}: {_unfinished_text(view, gain)}")
     return Result(
         params=best.params,
         score=best.score,
         finished=view.finished,
-        gain=gain if gain and None not in gain else None,
+        gain=(gain.estimate, gain.low, gain.high) if gain else None,
         certified=certificate.certified if certificate else None,
+        promising=None if standing is None or is_safe else standing.best.params,
         job=job or {},
         warnings=warnings,
+    )
+
+
+def _unfinished_text(view: LogView, gain: Gain | None) -> str:
+    """Return what the answer of a log is worth that is not final."""
+    count = f"{len(view.trials)} trial{'' if len(view.trials) == 1 else 's'}"
+    if view.damage:
+        return f"whether tuning has finished is not known; this is the best of {count}"
+    standing, answer = view.standing, view.answer()
+    if standing is None:
+        return f"tuning has not finished; this is the best of {count} so far"
+    worth = ""
+    if gain is not None:
+        estimate, low, high = (f"{100 * x:+.1f}" for x in (gain.estimate, gain.low, gain.high))
+        worth = f", gain {estimate} % (90 %: {low} to {high} %)"
+    if standing.proven:
+        return (
+            f"tuning has not finished; of {count} this is the most promising and better than the "
+            f"default beyond doubt{worth}"
+        )
+    if standing.best.params == answer.params:
+        return f"tuning has not finished; the answer is the default: the best of {count} so far"
+    setting = setting_text(standing.best.params, beside=answer.params)
+    return (
+        "tuning has not finished; the answer is the default: no setting is better beyond doubt "
+        f"yet; most promising of {count}: {setting}{worth}"
     )
 
 
@@ -159,7 +228,7 @@ def _from_json(content: Mapping[str, Any]) -> Result:
     params = CommParams.from_dict({name: content[name] for name in BY_NAME})
     names: Sequence[str] = ("gain", "gain_low", "gain_high")
     gain = tuple(float(content[name]) for name in names) if "gain" in content else None
-    score, job = content.get("score"), content.get("job", {})
+    score, job, promising = content.get("score"), content.get("job", {}), content.get("promising")
     if not isinstance(job, Mapping):
         raise TypeError(f"job: expected an object, got {job!r}")
     return Result(
@@ -168,5 +237,10 @@ def _from_json(content: Mapping[str, Any]) -> Result:
         finished=content.get("finished") is True,
         gain=gain,  # type: ignore[arg-type]
         certified=content.get("certified"),
+        promising=None if promising is None else CommParams.from_dict(promising),
         job=dict(job),
     )
+
+
+def _on(value: bool) -> str:
+    return "on" if value else "off"

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.cli import snippets
 from autotune.errors import InvalidSettingError
-from autotune.exact import exact, rounded
+from autotune.exact import rounded
 from autotune.result import (
     ORDER,
     SCORE_UNIT,
@@ -58,8 +58,8 @@ def _text(result: Result) -> str:
         rows.append(f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}")
     rows[0] += f" ({rounded(result.params.fusion_threshold_bytes / 2**20, 6)} MiB)"
     if result.score is not None:
-        rows.append(f"{'score':24}{exact(result.score)} {SCORE_UNIT}")
-    if result.gain is not None:
+        rows.append(f"{'score':24}{rounded(result.score, 6)} {SCORE_UNIT}")
+    if result.gain is not None or (result.job and not result.finished):
         rows.append(f"{'gain':24}{gain_text(result)}")
     rows.append(f"{'tuning':24}{'finished' if result.finished else 'not finished'}")
     return "\n".join(rows)
@@ -87,6 +87,8 @@ def _json(result: Result) -> str:
     if result.gain is not None:
         content["certified"] = result.certified
         content |= dict(zip(("gain", "gain_low", "gain_high"), result.gain, strict=True))
+    if result.promising is not None:
+        content["promising"] = result.promising.as_dict()
     if result.job:
         content["job"] = dict(result.job)
     return json.dumps(content, indent=2)

@@ -146,9 +146,10 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
 
 def _show(log: str) -> int:
     view = read_log(log)
+    text = table(view)
     for warning in view.warnings:
         _say(warning)
-    print(table(view), flush=True)
+    print(text, flush=True)
     return 0
 
 
@@ -183,7 +184,7 @@ def _require_certified(log: str, result: Result) -> None:
     if result.certified and result.finished:
         return
     if not result.finished:
-        why = "tuning has not finished"
+        why = "tuning has not finished, or the log does not say so"
     elif result.certified is None:
         why = "no certificate is known (a log of Horovod, or the database is not beside the log)"
     else:

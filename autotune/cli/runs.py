@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from autotune.cli.table import align
 from autotune.errors import LogError, NoAnswerError
+from autotune.result import NOT_COMPARED, certified_gain, interval_text
 from autotune.storage.locking import holder
 from autotune.storage.paths import default_db_path
+from autotune.storage.reader import standing_of
 from autotune.storage.sqlite_reader import (
     RunContent,
     check_ours,
@@ -130,12 +132,14 @@ def _state(file: str, state: RunState) -> str:
 
 
 def _gain(content: RunContent) -> str:
-    certificate = content.certificate
-    if certificate is None:
+    certificate, standing = content.certificate, standing_of(content)
+    if certificate is not None:
+        gain = certified_gain(certificate)
+        verdict = "certified" if certificate.certified else "not certified, default kept"
+    elif standing is not None:
+        gain, verdict = standing.gain, NOT_COMPARED
+    else:
         return "-"
-    gain, low, high = (
-        f"{100 * value:+.1f}"
-        for value in (certificate.gain, certificate.gain_low, certificate.gain_high)
-    )
-    verdict = "certified" if certificate.certified else "not certified, default kept"
-    return f"{gain} % ({low} to {high}), {verdict}"
+    if gain is None:
+        return verdict
+    return f"{interval_text(gain, unit=' %')}, {verdict}"

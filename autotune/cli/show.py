@@ -1,12 +1,25 @@
-"""The table that ``autotune show`` prints: plain text, one line per trial."""
+"""The table that ``autotune show`` prints: plain text, one line per trial.
+
+Every number of a line is the latest that is known of its setting, so a setting has one score and
+one gain wherever it stands: what the job held for the best when it was last asked, and of the
+setting that was compared with the default in pairs the gain that the comparison found.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from autotune.cli.table import align
 from autotune.exact import rounded
-from autotune.result import SCORE_UNIT, gain_text, result_of
+from autotune.result import (
+    NOT_COMPARED,
+    SCORE_UNIT,
+    certified_gain,
+    gain_text,
+    interval_text,
+    result_of,
+)
 from autotune.storage.locking import holder
 from autotune.storage.reader import LogView
 from autotune.trial import RunState, Trial
@@ -19,30 +32,77 @@ _COLUMNS = (
     ("hierarchical_", "allreduce", ""),
     ("hierarchical_", "allgather", ""),
     ("", "score", "bytes/us"),
-    ("over", "default", "%"),
-    ("", "state", ""),
 )
+_GAIN_COLUMN = ("gain over the default", "at the same time", "% (interval)")
+_STATE_COLUMN = ("", "state", "")
 
 
 def table(view: LogView) -> str:
-    """Return the log as text: state, job, trials with the incumbent marked, gain.
+    """Return the log as text: state, job, trials with the most promising one marked, gain.
 
     Raises:
         NoAnswerError: The log holds no complete trial.
     """
     result = result_of(view)
-    best = view.answer()
-    rows = [[*_cells(view, trial), " *" if trial == best else ""] for trial in view.trials]
-    parts = [_headline(view), *_job(view), "", *align([*_header(), *rows]), ""]
-    parts.append(f"score in {SCORE_UNIT}; * is the {'best' if view.finished else 'best so far'}")
+    marked = view.standing.best if view.standing is not None else view.answer()
+    trials = latest(view)
+    gains = any(trial.gain is not None for trial in trials)
+    columns = (*_COLUMNS, *([_GAIN_COLUMN] if gains else []), _STATE_COLUMN)
+    header = [[*names, ""] for names in zip(*columns, strict=True)]
+    rows = [
+        [*_cells(trial, gains=gains), " *" if trial.params == marked.params else ""]
+        for trial in trials
+    ]
+    parts = [_headline(view), *_job(view), "", *align([*header, *rows]), ""]
+    parts += _legend(view, gains=gains)
     if view.certificate is not None:
         parts += [f"gain: {gain_text(result)}", view.certificate.reason]
     return "\n".join(part.rstrip() for part in parts)
 
 
+def latest(view: LogView) -> list[Trial]:
+    """Return the trials with the score and the gain that are known of them at last."""
+    known = {trial.trial_id: trial for trial in view.trials}
+    best = view.standing.best if view.standing is not None else view.best
+    if best is not None and best.trial_id in known:
+        gain = view.standing.gain if view.standing is not None else best.gain
+        known[best.trial_id] = replace(best, gain=gain)
+    certificate, first = view.certificate, view.trials[0]
+    compared = known.get(certificate.trial_id) if certificate is not None else None
+    gain = certified_gain(certificate)
+    if compared is not None and compared.gain is not None and gain is not None:
+        is_best = best is not None and best.trial_id == compared.trial_id
+        score = compared.score if is_best else (1 + gain.estimate) * first.score
+        known[compared.trial_id] = replace(compared, score=score, gain=gain)
+    return list(known.values())
+
+
+def _legend(view: LogView, *, gains: bool) -> list[str]:
+    """Return what the numbers and the mark mean."""
+    lines = [f"score in {SCORE_UNIT}"]
+    if gains:
+        lines[0] += ": that of the default times 1 + gain"
+        lines.append("gain with its 90 % interval")
+        if view.certificate is None:
+            lines[1] += f", {NOT_COMPARED}"
+        elif view.certificate.trial_id:
+            lines[1] += f"; of trial {view.certificate.trial_id} the certificate's"
+    else:
+        lines.append("what was read at different times need not compare, and gains are not known")
+    if view.finished:
+        return [*lines, "* is the best"]
+    if view.standing is None:
+        return [*lines, "* is the best so far"]
+    if view.standing.best.params == view.answer().params:
+        return [*lines, "* is the best so far"]
+    return [*lines, "* is the most promising so far; the answer is the default as long as in doubt"]
+
+
 def _headline(view: LogView) -> str:
     live = holder(os.path.realpath(view.path))
     state = "finished" if view.finished else "unfinished"
+    if view.damage:
+        state = "whether finished is not known"
     if live is not None:
         state += f", in use by {live}"
     elif not view.finished and view.run is not None and view.run.state is not RunState.DONE:
@@ -60,12 +120,11 @@ def _job(view: LogView) -> list[str]:
     return [f"{where}; rank 0 on {run.host}; begun {run.started_at}; seed {run.seed}"]
 
 
-def _header() -> list[list[str]]:
-    return [[*names, ""] for names in zip(*_COLUMNS, strict=True)]
-
-
-def _cells(view: LogView, trial: Trial) -> list[str]:
+def _cells(trial: Trial, *, gains: bool) -> list[str]:
     params = trial.params
+    known = "default" if trial.trial_id == 0 else "-"
+    if trial.gain is not None:
+        known = interval_text(trial.gain)
     return [
         str(trial.trial_id),
         rounded(params.fusion_threshold_bytes / 2**20, 6),
@@ -74,14 +133,6 @@ def _cells(view: LogView, trial: Trial) -> list[str]:
         str(int(params.hierarchical_allreduce)),
         str(int(params.hierarchical_allgather)),
         rounded(trial.score, 6),
-        _over_default(view, trial),
+        *([known] if gains else []),
         str(trial.state),
     ]
-
-
-def _over_default(view: LogView, trial: Trial) -> str:
-    """Return the trial's score against the default's; Horovod never reads the default."""
-    first = view.trials[0]
-    if view.kind == "horovod" or first.trial_id != 0 or first.score <= 0:
-        return "-"
-    return f"{100 * (trial.score / first.score - 1):+.1f}"

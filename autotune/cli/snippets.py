@@ -86,7 +86,8 @@ def _shape(result: Result) -> tuple[int, int]:
 
 def _about(result: Result) -> list[str]:
     """Return comment lines: where the values come from and what they are worth."""
-    state = "finished" if result.finished else "NOT finished: the best so far"
+    answer = "the best so far" if result.promising is None else "the default, until more is known"
+    state = "finished" if result.finished else f"NOT finished: {answer}"
     lines = [f"# found by autotune; tuning {state}; gain {gain_text(result)}"]
     if result.score is not None:
         lines.append(f"# score {result.score:.6g} {SCORE_UNIT}")

@@ -34,6 +34,7 @@ class CsvContent:
         best: The best line, if the log is final.
         lines: All whole rows as text.
         warnings: Sentences about what could not be used.
+        damage: The same about the last line: whether the log is final is then not known.
     """
 
     own: bool
@@ -41,6 +42,7 @@ class CsvContent:
     best: Trial | None = None
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    damage: str = ""
 
 
 def parse_csv(content: bytes, path: str) -> CsvContent:
@@ -63,22 +65,32 @@ def parse_csv(content: bytes, path: str) -> CsvContent:
             f"{path}: not an autotune log: expected a first line with the columns "
             f"{', '.join(sorted(_REQUIRED))}, got {header[:60]!r}"
         )
-    lines = [(number, line) for number, line in enumerate(body.split("\n")[:-1], 2) if line.strip()]
-    return _parse_rows(columns, lines)
+    *whole, rest = body.split("\n")
+    lines = [(number, line) for number, line in enumerate(whole, 2) if line.strip()]
+    found = _parse_rows(columns, lines)
+    if not rest.strip():
+        return found
+    why = "it has no newline at its end, so it may be cut off"
+    return replace(found, damage=_last_line(2 + len(whole), why))
 
 
 def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> CsvContent:
     own = "cache_capacity" in columns
     warnings = [f"column {name!r} is ignored" for name in columns if name not in _KNOWN]
+    damage = ""
     rows: list[_Row] = []
     for number, line in lines:
         try:
             rows.append((cells := _cells(line), _trial(len(rows), columns, cells)))
         except ValueError as error:
-            warnings.append(f"line {number} is ignored: {str(error).partition(';')[0]}")
+            why = str(error).partition(";")[0]
+            if number == lines[-1][0]:
+                damage = _last_line(number, why)
+            else:
+                warnings.append(f"line {number} is ignored: {why}")
     if "torus_allreduce" in columns and any(_torus(columns, cells) for cells, _ in rows):
         warnings.append("torus_allreduce=1 in some rows has no counterpart here and is ignored")
-    final = _is_final(rows, own=own) and rows[-1][0] == _cells(lines[-1][1])
+    final = not damage and _is_final(rows, own=own)
     if len(warnings) > _MOST_WARNINGS:
         warnings[_MOST_WARNINGS:] = [f"... and {len(warnings) - _MOST_WARNINGS} more"]
     return CsvContent(
@@ -87,7 +99,12 @@ def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> Csv
         best=_best_line(rows) if final else None,
         lines=tuple(line for _, line in lines),
         warnings=tuple(warnings),
+        damage=damage,
     )
+
+
+def _last_line(number: int, why: str) -> str:
+    return f"line {number}, the last one, is ignored: {why}"
 
 
 def _cells(line: str) -> tuple[str, ...]:

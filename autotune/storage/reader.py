@@ -45,6 +45,7 @@ class LogView:
         run: The run, where SQLite knows it.
         certificate: The latest one, where SQLite knows it.
         warnings: Sentences for people.
+        damage: What is wrong with the last line, where that hides whether tuning has finished.
     """
 
     path: str
@@ -56,6 +57,7 @@ class LogView:
     run: StoredRun | None = None
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = ()
+    damage: str = ""
 
     def answer(self) -> Trial:
         """Return ``best``.
@@ -63,14 +65,15 @@ class LogView:
         Raises:
             NoAnswerError: There is no complete trial.
         """
-        if self.best is None:
-            raise NoAnswerError(
-                f"{self.path}: no answer: expected at least one complete trial, "
-                f"got {len(self.trials)} trials of which none is complete"
-                if self.trials
-                else f"{self.path}: no answer: the log holds no trial yet"
-            )
-        return self.best
+        if self.best is not None:
+            return self.best
+        if self.trials:
+            why = f"got {len(self.trials)} trials of which none is complete"
+            raise NoAnswerError(f"{self.path}: no answer: expected a complete trial, {why}")
+        why = "the log holds no trial yet"
+        if self.damage:
+            why = f"no line of the log can be used; {self.damage}"
+        raise NoAnswerError(f"{self.path}: no answer: {why}")
 
 
 def read_log(path: str) -> LogView:
@@ -153,7 +156,8 @@ def safe_best(trials: Iterable[Trial], standing: Standing | None) -> Trial | Non
 def _read_csv(path: str) -> LogView:
     with open(path, "rb") as file:
         content = parse_csv(file.read(), path)
-    warnings = list(content.warnings)
+    said = [*content.warnings, content.damage] if content.damage else content.warnings
+    warnings = [f"{path}: {text}" for text in said]
     stored = _stored_run(path, content, warnings) if content.own and content.trials else None
     if stored is not None:
         known = {row_text(trial): trial for trial in stored.trials}
@@ -171,6 +175,7 @@ def _read_csv(path: str) -> LogView:
         best=content.best or best_so_far(trials, default_first=content.own),
         finished=content.best is not None,
         warnings=tuple(warnings),
+        damage=content.damage if content.best is None else "",
     )
 
 

@@ -5,15 +5,27 @@ import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.cli.main import main
+from autotune.result import read_result
 from autotune.storage import open_logs
 from autotune.storage.contract import RunInfo
 from autotune.storage.csv_log import HEADER
-from autotune.trial import Certificate, CommParams, Fingerprint, RunState, Trial, TrialState
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    Fingerprint,
+    Gain,
+    RunState,
+    Standing,
+    Trial,
+    TrialState,
+)
 
 DATA = Path(__file__).parents[3] / "data"
 FINISHED = str(DATA / "horovod-0.28.1-autotune-resnet50-gradients-2-ranks.csv")
@@ -29,34 +41,72 @@ def autotune(*arguments: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
+CERTIFICATE = Certificate(
+    trial_id=1,
+    pairs=9,
+    gain=0.1,
+    gain_low=0.03,
+    gain_high=0.2,
+    alpha=0.01,
+    certified=True,
+    reason="nine pairs agreed",
+)
+DEFAULT = Trial(trial_id=0, params=CommParams(), score=100.0)
+PROMISING = Trial(
+    trial_id=1,
+    params=CommParams(fusion_threshold_bytes=123457),
+    score=124.0,
+    gain=Gain(estimate=0.24, low=0.02, high=0.46),
+)
+
+
 @pytest.fixture
-def tuned(tmp_path: Path) -> str:
-    """A certified log of ours: three trials, one of them abandoned."""
-    fingerprint = Fingerprint(
-        tensors=(), size=4, local_size=2, cross_size=2, versions={"mpi": "5"}, fixed={}
-    )
-    logs = open_logs(str(tmp_path / "log.csv"), None, host="node1", pid=1)
-    logs.start(RunInfo(fingerprint=fingerprint, host="node1", pid=1, seed=7))
-    best = Trial(trial_id=1, params=CommParams(fusion_threshold_bytes=123457), score=110.0)
-    bad = CommParams(cycle_time_ms=50.0)
-    logs.add_trial(Trial(trial_id=0, params=CommParams(), score=100.0))
-    logs.add_trial(best)
-    logs.add_trial(Trial(trial_id=2, params=bad, score=1.0, state=TrialState.ABANDONED))
-    logs.add_certificate(
-        Certificate(
-            trial_id=1,
-            pairs=9,
-            gain=0.1,
-            gain_low=0.03,
-            gain_high=0.2,
-            alpha=0.01,
-            certified=True,
-            reason="nine pairs agreed",
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes a log of ours with three trials, one of them abandoned; returns the CSV's path."""
+
+    def write(
+        *,
+        standing: Standing | None = None,
+        certificate: Certificate | None = None,
+        best: Trial | None = None,
+        gains: bool = True,
+    ) -> str:
+        fingerprint = Fingerprint(
+            tensors=(), size=4, local_size=2, cross_size=2, versions={"mpi": "5"}, fixed={}
         )
-    )
-    logs.finish_run(RunState.DONE, best)
-    logs.close()
-    return str(tmp_path / "log.csv")
+        bad = Gain(estimate=-0.6, low=-0.8, high=-0.5)
+        trials = (
+            DEFAULT,
+            PROMISING,
+            Trial(
+                trial_id=2,
+                params=CommParams(cycle_time_ms=50.0),
+                score=40.0,
+                state=TrialState.ABANDONED,
+                gain=bad,
+            ),
+        )
+        logs = open_logs(str(tmp_path / "log.csv"), None, host="node1", pid=1)
+        logs.start(RunInfo(fingerprint=fingerprint, host="node1", pid=1, seed=7))
+        for trial in trials:
+            logs.add_trial(trial if gains else replace(trial, gain=None))
+        if standing is not None:
+            logs.set_best(standing)
+        if certificate is not None:
+            logs.add_certificate(certificate)
+        if best is not None:
+            logs.finish_run(RunState.DONE, best)
+        logs.close()
+        return str(tmp_path / "log.csv")
+
+    return write
+
+
+@pytest.fixture
+def tuned(write: Callable[..., str]) -> str:
+    """A certified log of ours."""
+    gain = Gain(estimate=0.1, low=0.03, high=0.2)
+    return write(certificate=CERTIFICATE, best=replace(PROMISING, score=110.0, gain=gain))
 
 
 def test_best_of_a_finished_log_is_its_last_line(capsys) -> None:
@@ -95,12 +145,147 @@ def test_show_lists_trials_state_gain_and_marks_the_best(capsys, tuned: str) -> 
     assert [line for line in lines if line.endswith(" *")] == [
         line for line in lines if "0.117738" in line
     ]
-    assert "+10.0" in out
-    assert "abandoned" in out
+    assert " 110   +10.0 (+3.0 to +20.0)   complete   *" in out
+    assert "  40  -60.0 (-80.0 to -50.0)  abandoned" in out
     assert "bytes/us, higher is better" in out
     assert "+10.0 % over the default (+3.0 to +20.0), certified" in out
     assert "nine pairs agreed" in out
     assert err == ""
+
+
+class TestUnfinished:
+    """Of a log that is not finished, every number is one that would hold."""
+
+    GAIN = Gain(estimate=0.12, low=0.03, high=0.21)
+
+    @pytest.fixture
+    def standing(self) -> Standing:
+        return Standing(best=replace(PROMISING, score=112.0), gain=self.GAIN)
+
+    @pytest.mark.parametrize("place", [".csv", ".db"])
+    def test_the_answer_is_the_default_while_there_is_doubt(
+        self, capsys, write, standing: Standing, place: str
+    ) -> None:
+        log = write(standing=standing).replace(".csv", place)
+        assert main(["best", log]) == 0
+        out, err = capsys.readouterr()
+        assert "67108864 bytes (64 MiB)" in out and "tuning                  not finished" in out
+        assert "score                   100 bytes/us" in out
+        gain = "fusion 0.1177 MiB: +12.0 % over the default (+3.0 to +21.0), not compared yet"
+        assert gain in out
+        assert err == (
+            f"autotune: {log}: tuning has not finished; the answer is the default: no setting is "
+            "better beyond doubt yet; most promising of 3 trials: fusion 0.1177 MiB, gain +12.0 % "
+            "(90 %: +3.0 to +21.0 %)\n"
+        )
+
+    def test_the_answer_is_what_is_better_beyond_doubt(self, capsys, write, standing) -> None:
+        log = write(standing=replace(standing, proven=True))
+        assert main(["best", log]) == 0
+        out, err = capsys.readouterr()
+        assert "123457 bytes" in out and "score                   112 bytes/us" in out
+        assert "gain                    +12.0 % over the default (+3.0 to +21.0), not comp" in out
+        assert "better than the default beyond doubt, gain +12.0 % (90 %: +3.0 to" in err
+        assert main(["best", log, "--require-certified"]) == 1
+
+    def test_a_job_that_found_nothing_better_says_so(self, capsys, write) -> None:
+        assert main(["best", write(standing=Standing(best=DEFAULT))]) == 0
+        out, err = capsys.readouterr()
+        assert "gain                    not compared yet" in out
+        assert "the answer is the default: the best of 3 trials so far" in err
+
+    def test_the_csv_alone_gives_the_best_so_far(self, capsys, write, standing) -> None:
+        log = write(standing=standing)
+        os.unlink(log.replace(".csv", ".db"))
+        assert main(["best", log]) == 0
+        out, err = capsys.readouterr()
+        assert "123457 bytes" in out and "gain" not in out
+        assert "tuning has not finished; this is the best of 3 trials so far" in err
+
+    @pytest.mark.parametrize("proven", [True, False])
+    def test_a_saved_result_keeps_what_its_gain_is_about(
+        self, capsys, tmp_path, write, standing, proven: bool
+    ) -> None:
+        log = write(standing=replace(standing, proven=proven))
+        assert main(["best", log, "--format", "json"]) == 0
+        (tmp_path / "best.json").write_text(capsys.readouterr().out)
+        saved, read = read_result(str(tmp_path / "best.json")), read_result(log)
+        assert saved == replace(read, warnings=())
+        assert saved.promising == (None if proven else PROMISING.params)
+
+    def test_replay_takes_the_same_answer(self, write, standing) -> None:
+        done = autotune("replay", write(standing=standing), "--", "env")
+        assert f"HOROVOD_FUSION_THRESHOLD={64 * 2**20}\n" in done.stdout
+        assert "the answer is the default" in done.stderr
+
+    def test_show_has_one_score_and_one_gain_for_one_setting(self, capsys, write, standing) -> None:
+        assert main(["show", write(standing=standing)]) == 0
+        out = capsys.readouterr().out
+        (marked,) = [line.split() for line in out.splitlines() if line.endswith(" *")]
+        assert marked[6:] == ["112", "+12.0", "(+3.0", "to", "+21.0)", "complete", "*"]
+        assert "124" not in out and "+24.0" not in out
+        assert "gain with its 90 % interval, not compared yet" in out
+        assert "the answer is the default as long as in doubt" in out
+
+    def test_runs_shows_the_gain_as_not_compared_yet(self, capsys, write, standing) -> None:
+        assert main(["runs", write(standing=standing)]) == 0
+        assert "unfinished  +12.0 % (+3.0 to +21.0), not compared yet" in capsys.readouterr().out
+
+
+def test_the_certificate_is_the_last_word_on_what_it_compared(capsys, write) -> None:
+    refuted = replace(CERTIFICATE, gain=-0.006, gain_low=-0.03, gain_high=0.02, certified=False)
+    assert main(["show", write(certificate=refuted, best=DEFAULT)]) == 0
+    out = capsys.readouterr().out
+    default, compared = (line.split()[6:] for line in out.splitlines()[6:8])
+    assert default == ["100", "default", "complete", "*"]
+    assert compared == ["99.4", "-0.6", "(-3.0", "to", "+2.0)", "complete"]
+    assert "+24.0" not in out and "124" not in out
+
+
+def test_a_log_without_gains_compares_no_scores(capsys, write) -> None:
+    for log in (write(gains=False), FINISHED):
+        assert main(["show", log]) == 0
+        out = capsys.readouterr().out
+        assert "over the default" not in out and "need not compare" in out
+
+
+def test_a_best_line_that_cannot_be_used_is_named_with_its_file(capsys, tuned: str) -> None:
+    """Case U14."""
+    with open(tuned) as file:
+        *rows, _ = file.read().splitlines()
+    with open(tuned, "w") as file:
+        file.write("\n".join([*rows, "0,0,1024,-3,1,110"]) + "\n")
+    why = f"autotune: {tuned}: line 5, the last one, is ignored: cycle_time_ms: expected"
+    assert main(["best", tuned]) == 0
+    out, err = capsys.readouterr()
+    assert "123457 bytes" in out and "tuning                  finished" in out
+    assert err.startswith(why) and err.count("\n") == 1
+    os.unlink(tuned.replace(".csv", ".db"))
+    assert main(["best", tuned]) == 0
+    why_, whether = capsys.readouterr().err.splitlines()
+    assert why_.startswith(why)
+    assert whether == (
+        f"autotune: {tuned}: whether tuning has finished is not known; this is the best of 3 trials"
+    )
+    assert main(["show", tuned]) == 0
+    assert "3 trials, whether finished is not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("task", ["best", "show"])
+def test_a_row_without_its_newline_is_named(capsys, tmp_path: Path, task: str) -> None:
+    """Pasted or cut off: ``no trial yet`` would be wrong."""
+    header = (
+        "hierarchical_allreduce,hierarchical_allgather,cache_enabled,cycle_time_ms,"
+        "tensor_fusion_threshold,score"
+    )
+    log = tmp_path / "pasted.csv"
+    log.write_text(f"{header} \n 0,1,0,5,4,409.135")
+    assert main([task, str(log)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err == (
+        f"autotune: {log}: no answer: no line of the log can be used; line 2, the last one, is "
+        "ignored: it has no newline at its end, so it may be cut off\n"
+    )
 
 
 def test_show_of_an_unfinished_log_says_so(capsys) -> None:

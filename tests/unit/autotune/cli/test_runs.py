@@ -62,7 +62,7 @@ def test_runs_lists_job_ranks_state_and_gain_with_its_interval(capsys, job, tmp_
     assert done[:2] == ["a:1", "a.csv"] and done[3:8] == ["node1", "4", "2", "2", "done"]
     assert done[8] == "+12.1 % (+5.0 to +19.4), certified"
     assert unfinished[0] == "b:1" and unfinished[4] == "2"
-    assert unfinished[7:] == ["unfinished", "-"]
+    assert unfinished[7:] == ["unfinished", "+10.0 % (+2.0 to +18.0), not compared yet"]
     assert err == ""
 
 

@@ -88,7 +88,9 @@ def test_values_outside_any_search_range_are_valid(cycle: str, mib: str) -> None
 def test_an_unfinished_last_line_is_ignored() -> None:
     whole = f"{HEADER}\n0,0,1024,1,16,5\n0,0,1024,2,16,6\n".encode()
     assert parse_csv(whole[:-1], "").trials == parse_csv(whole[:-5], "").trials
-    assert len(parse_csv(whole[:-1], "").trials) == 1
+    content = parse_csv(whole[:-1], "")
+    assert len(content.trials) == 1 and content.best is None
+    assert content.damage.startswith("line 3, the last one, is ignored: it has no newline")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", HEADER.encode(), f"{HEADER}\n".encode()])
@@ -103,6 +105,27 @@ def test_other_files_are_refused(content: bytes) -> None:
         parse_csv(content, "log.csv")
 
 
+@pytest.mark.parametrize(
+    ("rest", "final", "damaged"),
+    [("", True, False), ("0,0,1024,1,1", True, True), ("0,0,1024,-1,16,5\n", False, True)],
+)
+def test_a_whole_last_line_that_cannot_be_used_hides_whether_the_log_is_final(
+    rest: str, final: bool, damaged: bool
+) -> None:
+    whole = f"{HEADER}\n0,0,1024,1,16,5\n0,0,1024,2,16,6\n0,0,1024,1,16,5\n"
+    content = parse_csv(f"{whole}{rest}".encode(), "")
+    assert (content.best is not None, bool(content.damage)) == (final, damaged)
+
+
+def test_the_last_row_of_ours_repeats_a_setting_and_of_horovod_a_whole_row() -> None:
+    ours = parse(HEADER, "0,0,1024,1,16,5", "0,0,1024,2,16,6", "0,0,1024,1,16,4")
+    assert ours.best is not None and (ours.best.trial_id, ours.best.score) == (0, 4.0)
+    assert [trial.score for trial in ours.trials] == [5.0, 6.0]
+    rows = ["0,0,0, 0,5,4,10.5", "0,0,0, 0,6,4,12.5", "0,0,0, 0,5,4,12.5"]
+    assert parse(SEVEN, *rows).best is None
+    assert len(parse(SEVEN, *rows).trials) == 3
+
+
 def test_horovod_reading_one_setting_twice_is_not_the_end() -> None:
     """With every parameter fixed, Horovod's trials all have one setting."""
     rows = ["0,0,0, 0,5,4,10.5", "0,0,0, 0,5,4,12.5", "0,0,0, 0,5,4,11.5"]
@@ -115,7 +138,8 @@ def test_horovod_reading_one_setting_twice_is_not_the_end() -> None:
 def test_rows_that_cannot_be_used_are_named_and_skipped() -> None:
     content = parse(HEADER, "0,0,1024,1,16,5", "x,0,1,1,1,1", "0,0,1", "0,0,1024,-1,16,5")
     assert len(content.trials) == 1
-    assert ["line 3", "line 4", "line 5"] == [text[:6] for text in content.warnings]
+    assert ["line 3", "line 4"] == [text[:6] for text in content.warnings]
+    assert content.damage.startswith("line 5, the last one, is ignored: cycle_time_ms: expected")
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "-1", "1e999"])
