@@ -21,15 +21,17 @@ Neither side ever waits for the other on the training thread.
   force during the whole step, or -1 when it spans a change. Epoch 0 is what the job started with.
 * *Step*: what the runtime calls a training step (see ``horovod.tuning``); consecutive short
   steps of one epoch and signature are merged into one record until it is 1 ms long.
-* *Signature*: a hash of the set of operations of a step. Steps that are not training steps
-  (evaluation, checkpoint) have another signature; the service scores the most frequent one only.
+* *Signature*: a hash of what a step communicates, whatever the names. Steps that are not training
+  steps (evaluation, checkpoint) have another signature; the service scores the training steps only
+  (see ``autotune.tuning.identify``). It is told when it has come twice.
+* While no step has ended, ``Steps`` without a record says that the job communicates.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from autotune.errors import ProtocolError
@@ -159,13 +161,16 @@ _TYPES: dict[str, type[Any]] = {
     "done": Done,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
-_RECORD_FIELDS = tuple(StepRecord.__dataclass_fields__)
+_RECORD_FIELDS = {each.name: each.default for each in fields(StepRecord)}
 
 
 def encode(message: Message) -> bytes:
     """Return ``message`` as one line, newline included."""
     if isinstance(message, Steps):
-        rows = [[getattr(one, name, 0) for name in _RECORD_FIELDS] for one in message.records]
+        rows = [
+            [getattr(one, name, default) for name, default in _RECORD_FIELDS.items()]
+            for one in message.records
+        ]
         content: dict[str, Any] = {"records": rows}
     else:
         content = asdict(message)

@@ -16,8 +16,10 @@ class StepRecord:
         payload_bytes: Total bytes of data collectives.
         exposed_us: Total time the training thread waited for communication.
         epoch: Epoch in force during all of them; -1: changed within the step.
-        signature: Hash of the set of operations.
+        signature: Hash of what was communicated (how often which operation, type, shape and process
+            set); 0: scoring was paused.
         samples: Samples that the script says were trained on in them; 0: it does not say.
+        is_explicit: An optimizer or ``hvd.autotune.step()`` ended them; else repetition did.
     """
 
     step: int
@@ -28,6 +30,7 @@ class StepRecord:
     epoch: int
     signature: int
     samples: int = 0
+    is_explicit: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

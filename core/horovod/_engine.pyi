@@ -75,6 +75,7 @@ class StepRecord:
     epoch: int
     signature: int
     samples: int
+    is_explicit: bool
 
 class Kind:
     """What operations have in common that differ only in name, memory and shape."""

@@ -65,7 +65,8 @@ void bind_values(py::module_& module) {
       .def_readonly("exposed_us", &StepRecord::exposed_us)
       .def_readonly("epoch", &StepRecord::epoch)
       .def_readonly("signature", &StepRecord::signature)
-      .def_readonly("samples", &StepRecord::samples);
+      .def_readonly("samples", &StepRecord::samples)
+      .def_readonly("is_explicit", &StepRecord::is_explicit);
 
   module.def("nccl_version", &nccl_version);
   module.def("cuda_version", &cuda_version);

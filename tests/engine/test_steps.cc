@@ -79,6 +79,66 @@ TEST(an_explicit_end_switches_repetition_off) {
   CHECK_EQUAL(feed.steps, 0);
 }
 
+TEST(records_tell_steps_that_the_script_ends_from_those_that_were_found) {
+  Feed feed;
+  for (int i = 0; i < 4; ++i) feed(request("a", 1));
+  feed.tracker.set_explicit();
+  for (int i = 0; i < 2; ++i) {
+    feed(request("a", 1));
+    feed.tracker.append(feed.tracker.end(feed.now += 5ms, 0, 0));
+  }
+  const auto records = feed.drain();
+  CHECK_EQUAL(records.size(), size_t{5});
+  for (size_t i = 0; i < 5; ++i) CHECK_EQUAL(records[i].is_explicit, i >= 3);
+}
+
+TEST(short_steps_of_which_only_the_later_are_explicit_do_not_merge) {
+  StepTracker tracker{StepTracker::TimePoint{}};
+  StepTracker::TimePoint now{};
+  for (int i = 0; i < 4; ++i) {
+    if (i == 2) tracker.set_explicit();
+    tracker.add_operation(request("a", 1));
+    tracker.append(tracker.end(now += 10us, 0, 0));
+  }
+  std::vector<StepRecord> records;
+  std::vector<std::pair<int64_t, OperationSizes>> signatures;
+  tracker.drain(now, records, signatures);
+  CHECK_EQUAL(records.size(), size_t{2});
+  CHECK_EQUAL(records[0].count, 2);
+  CHECK_EQUAL(records[1].count, 2);
+}
+
+TEST(a_signature_is_what_is_communicated_whatever_its_name) {
+  Feed feed;
+  feed.tracker.set_explicit();
+  const auto end = [&] { feed.tracker.append(feed.tracker.end(feed.now += 5ms, 0, 0)); };
+  Request elsewhere = request("grad", 10);
+  elsewhere.process_set = 1;
+  feed(request("grad", 10)), feed(request("loss 1", 1)), end();
+  feed(request("loss 2", 1)), feed(request("grad", 10)), end();
+  feed(request("grad", 10)), feed(request("loss 1", 1)), feed(request("loss 2", 1)), end();
+  feed(elsewhere), feed(request("loss 1", 1)), end();
+  const auto records = feed.drain();
+  CHECK_EQUAL(records.size(), size_t{4});
+  CHECK_EQUAL(records[0].signature, records[1].signature);
+  CHECK(records[0].signature != records[2].signature);
+  CHECK(records[0].signature != records[3].signature);
+}
+
+TEST(signatures_that_come_again_are_told_however_many_others_came_before) {
+  Feed feed;
+  feed.tracker.set_explicit();
+  const auto end = [&] { feed.tracker.append(feed.tracker.end(feed.now += 5ms, 0, 0)); };
+  for (int64_t i = 0; i < 10'000; ++i) feed(request("odd", 100 + i)), end();
+  for (int i = 0; i < 3; ++i) feed(request("grad", 10)), end();
+  std::vector<StepRecord> records;
+  std::vector<std::pair<int64_t, OperationSizes>> signatures;
+  feed.tracker.drain(feed.now, records, signatures);
+  CHECK_EQUAL(signatures.size(), size_t{1});
+  CHECK_EQUAL(signatures[0].first, records.back().signature);
+  CHECK(signatures[0].second == (OperationSizes{{"allreduce", 40}}));
+}
+
 TEST(evaluation_has_another_signature_and_paused_steps_have_none) {
   Feed feed;
   feed.tracker.set_explicit();
@@ -172,8 +232,10 @@ TEST(operations_on_gpus_are_told_apart_from_those_on_cpus) {
     Request r = request("a", 5);
     r.on_device = on_device;
     r.operation = Operation::allgather;
-    tracker.add_operation(r);
-    tracker.append(tracker.end(StepTracker::TimePoint{}, 0, 0));
+    for (int i = 0; i < 2; ++i) {
+      tracker.add_operation(r);
+      tracker.append(tracker.end(StepTracker::TimePoint{}, 0, 0));
+    }
   }
   std::vector<StepRecord> records;
   std::vector<std::pair<int64_t, OperationSizes>> signatures;

@@ -12,7 +12,8 @@ constexpr double merged_us = 1000;
 constexpr auto drain_interval = std::chrono::milliseconds(50);
 // Nobody drains on ranks other than 0; the newest records are kept.
 constexpr size_t max_records = 8192;
-constexpr size_t max_signatures = 64;
+constexpr size_t max_new_signatures = 64;
+constexpr size_t max_signatures = 4096;
 // What a step that does not end is remembered of.
 constexpr size_t most_operations = 100'000;
 
@@ -28,6 +29,7 @@ uint64_t mix(uint64_t x) {
 uint64_t kind_hash(const Request& request) {
   uint64_t hash = mix((static_cast<uint64_t>(request.operation) * 2 + request.on_device) * 64 +
                       static_cast<uint64_t>(request.dtype));
+  hash = mix(hash ^ static_cast<uint64_t>(request.process_set));
   for (size_t i = 0; i < request.shape.size(); ++i) {
     const bool rows_vary =
         request.operation == Operation::allgather || request.operation == Operation::alltoall;
@@ -35,11 +37,6 @@ uint64_t kind_hash(const Request& request) {
     hash = mix(hash ^ static_cast<uint64_t>(request.shape[i]));
   }
   return hash;
-}
-
-uint64_t operation_hash(const SharedRequest& request) {
-  const uint64_t kind = kind_hash(request);
-  return request->cacheable ? mix(kind ^ request.key().hash) : kind;
 }
 
 OperationSizes sizes_of(const std::vector<SharedRequest>& operations) {
@@ -94,7 +91,7 @@ bool StepTracker::begins_step(const SharedRequest& request) {
 void StepTracker::add_operation(const SharedRequest& request) {
   if (!moves_data(request->operation)) return;
   payload_bytes_ += request->bytes();
-  hash_ += mix(operation_hash(request));  // a sum: the order of operations does not matter
+  hash_ += mix(kind_hash(request));  // a sum: the order of operations does not matter
   const bool is_watched = !explicit_ && request->cacheable;
   if (is_watched || operations_.size() < most_operations) operations_.push_back(request);
   if (is_watched) names_.insert(request.key());
@@ -111,10 +108,8 @@ StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_st
   record.epoch = epoch_first_step <= step_ ? epoch : -1;
   // 53 bits: exact in JSON and SQLite everywhere; 0 is kept for paused steps.
   record.signature = paused_ ? 0 : static_cast<int64_t>((mix(hash_) >> 11) | 1);
-  if (!paused_ && known_signatures_.size() < max_signatures &&
-      known_signatures_.insert(record.signature).second) {
-    new_signatures_.emplace_back(record.signature, sizes_of(operations_));
-  }
+  record.is_explicit = explicit_;
+  if (!paused_) note_signature(record.signature);
   ++step_;
   step_start_ = now;
   exposed_us_ = 0;
@@ -126,11 +121,20 @@ StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_st
   return record;
 }
 
+void StepTracker::note_signature(int64_t signature) {
+  if (is_told_.size() >= max_signatures) is_told_.clear();
+  const auto [known, is_new] = is_told_.try_emplace(signature, false);
+  if (is_new || known->second || new_signatures_.size() >= max_new_signatures) return;
+  known->second = true;
+  new_signatures_.emplace_back(signature, sizes_of(operations_));
+}
+
 void StepTracker::append(const StepRecord& record) {
   if (!records_.empty()) {
     StepRecord& last = records_.back();
     if (last.duration_us < merged_us && last.epoch == record.epoch &&
-        last.signature == record.signature && record.duration_us < merged_us) {
+        last.signature == record.signature && last.is_explicit == record.is_explicit &&
+        record.duration_us < merged_us) {
       last.count += record.count;
       last.duration_us += record.duration_us;
       last.payload_bytes += record.payload_bytes;

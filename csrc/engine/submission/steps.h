@@ -3,7 +3,11 @@
 // A step ends when the script says so (`end`, called by the optimizer wrapper or by
 // hvd.autotune.step()); until it does, steps are found by repetition: a name that comes again
 // begins a new step, and for generated names the smallest period of the sequence (operation, type,
-// shape) is a step.
+// shape) is a step. Once the script has said so, what was found by repetition counts no more; a
+// record tells which of the two it is.
+//
+// The *signature* of a step is a hash of what it communicates: how many operations of which kind,
+// type, shape and process set. Names and order do not matter.
 //
 // Called from threads that enqueue, under the engine's lock. No I/O.
 #pragma once
@@ -12,6 +16,7 @@
 #include <cstdint>
 #include <memory_resource>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -29,7 +34,8 @@ struct StepRecord {
   double exposed_us = 0;
   int64_t epoch = 0;
   int64_t signature = 0;
-  int64_t samples = 0;  // 0: the script does not say
+  int64_t samples = 0;       // 0: the script does not say
+  bool is_explicit = false;  // the script ended it
 };
 
 // (operation, bytes); operations on GPUs are "cuda " and their name.
@@ -80,10 +86,13 @@ class StepTracker {
 
   // Worth draining: something is there and the last drain was 50 ms ago.
   bool wants_drain(TimePoint now) const;
+  // `signatures` are those of steps that have come twice, each once.
   void drain(TimePoint now, std::vector<StepRecord>& records,
              std::vector<std::pair<int64_t, OperationSizes>>& signatures);
 
  private:
+  void note_signature(int64_t signature);
+
   bool explicit_ = false;
   bool paused_ = false;
   int64_t step_ = 0;
@@ -98,7 +107,8 @@ class StepTracker {
   std::pmr::unordered_set<NameKey, NameKeyHash> names_{&pool_};  // theirs
   PeriodFinder periods_;
   std::vector<StepRecord> records_;
-  std::unordered_set<int64_t> known_signatures_;
+  // Whether a signature was told; a step that never comes again is not worth telling.
+  std::unordered_map<int64_t, bool> is_told_;
   std::vector<std::pair<int64_t, OperationSizes>> new_signatures_;
 };
 
