@@ -17,6 +17,7 @@ import os
 import queue
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +42,7 @@ from autotune.service.protocol import (
 if TYPE_CHECKING:
     from autotune.service.logkeeper import LogKeeper
     from autotune.trial import Standing
-    from autotune.tuning.events import Event, Plan
+    from autotune.tuning.events import Event, Identified, Plan
     from autotune.tuning.replay_check import ReplayCheck
     from autotune.tuning.tuner import Tuner
 
@@ -69,23 +70,22 @@ class Inbox:
         """Add an item, from any thread or a signal handler."""
         self._queue.put(item)
 
-    def get(self) -> bytes | Plan:
-        """Return the next item.
+    def get(self) -> bytes | Plan | None:
+        """Return the next item, or None where nothing has come for a while.
 
         Raises:
             EndOfInput: There will be no more.
             Exception: Whatever a background computation raised.
         """
-        while True:
-            try:
-                item = self._queue.get(timeout=PARENT_POLL_S)
-            except queue.Empty:
-                if self.parent_is_gone():
-                    raise EndOfInput from None
-                continue
-            if isinstance(item, BaseException):
-                raise item
-            return item
+        try:
+            item = self._queue.get(timeout=PARENT_POLL_S)
+        except queue.Empty:
+            if self.parent_is_gone():
+                raise EndOfInput from None
+            return None
+        if isinstance(item, BaseException):
+            raise item
+        return item
 
     def parent_is_gone(self) -> bool:
         """Return whether the process that started this one has died."""
@@ -130,7 +130,8 @@ class Service:
         self._inbox = inbox
         self._outbox = outbox
         self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
-        self._unanswered: int | None = None
+        self._unanswered: Identified | None = None
+        self._heard_of_steps = time.monotonic()
         self._tuner: Tuner | ReplayCheck
         self._standing: Callable[[], Standing | None] = lambda: None
         self._logs: LogKeeper
@@ -166,7 +167,8 @@ class Service:
         return True
 
     def _receive_hello(self) -> Hello:
-        item = self._inbox.get()
+        while (item := self._inbox.get()) is None:
+            pass
         assert isinstance(item, bytes)
         hello = decode(item)
         if not isinstance(hello, Hello) or hello.version != VERSION:
@@ -243,7 +245,9 @@ class Service:
         self._handle(self._tuner.open())
         while True:
             item = self._inbox.get()
-            if not isinstance(item, bytes):
+            if item is None:
+                self._wait()
+            elif not isinstance(item, bytes):
                 self._handle(self._tuner.accept(item))
             elif item.strip():
                 self._take_line(item)
@@ -254,16 +258,24 @@ class Service:
         except ProtocolError as error:
             self._outbox.send(Line(text=f"autotune: ignored: {error}", level="warning"))
             return
-        if isinstance(message, Steps):
+        if isinstance(message, Steps) and not message.records:
+            self._wait(communicates=True)
+        elif isinstance(message, Steps):
+            self._heard_of_steps = time.monotonic()
             self._handle(self._tuner.observe(message.records))
         elif isinstance(message, Signature):
             self._operations[message.signature] = message.operations
-            if message.signature == self._unanswered:
-                self._begin(message.signature)
+            if self._unanswered is not None:
+                self._begin(self._unanswered)
         elif isinstance(message, ResultCheck):
             self._handle(self._tuner.check(message))
         elif isinstance(message, Finish):
             raise EndOfInput
+
+    def _wait(self, *, communicates: bool = False) -> None:
+        """Let the tuner know that time passes although no step has ended."""
+        before, self._heard_of_steps = self._heard_of_steps, time.monotonic()
+        self._handle(self._tuner.wait(self._heard_of_steps - before, communicates=communicates))
 
     def _handle(self, events: list[Event]) -> None:
         """Serve the logs and the runtime, in order; then see whether there is work."""
@@ -271,7 +283,7 @@ class Service:
 
         for event in events:
             if isinstance(event, Identified):
-                self._begin(event.signature, retune=event.retune)
+                self._begin(event)
             elif not self._logs.take(event):
                 self._outbox.send(event)  # type: ignore[arg-type]
         self._logs.keep_best(self._standing())
@@ -281,15 +293,16 @@ class Service:
         if work is not None:
             self._compute(work)
 
-    def _begin(self, signature: int, *, retune: bool = False) -> None:
+    def _begin(self, event: Identified) -> None:
         from autotune.storage.contract import Replay
 
-        if signature not in self._operations:
-            self._unanswered = signature
+        known = self._operations
+        self._unanswered = None if all(part in known for part in event.parts) else event
+        if self._unanswered is not None:
             return
-        self._unanswered = None
-        operations = self._operations[signature]
-        start = self._logs.start(self._hello, operations, seed=self._tuner.seed, retune=retune)
+        operations = [operation for part in event.parts for operation in known[part]]
+        seed, retune = self._tuner.seed, event.retune
+        start = self._logs.start(self._hello, operations, seed=seed, retune=retune)
         for text in self._logs.notes():
             self._outbox.send(Line(text=text))
         if self._hello.check is None and not isinstance(start, Replay):

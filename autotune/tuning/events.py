@@ -18,10 +18,12 @@ class Identified:
 
     Attributes:
         signature: Of the training steps.
+        parts: Signatures of the steps that one training step consists of; usually it alone.
         retune: The job was tuned before and has changed since: a new run replaces the result.
     """
 
     signature: int
+    parts: tuple[int, ...]
     retune: bool = False
 
 

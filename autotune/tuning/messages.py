@@ -10,13 +10,16 @@ from autotune.space import BY_NAME, MIB, Value
 from autotune.trial import Certificate, CommParams, Trial, TrialState
 from autotune.tuning.budget import Account
 from autotune.tuning.certify import MOST_PAIRS
+from autotune.tuning.identify import LONGEST_GROUP, Observed
 from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.scoring import MIN_WINDOW_US
-from autotune.tuning.warmup import IDENTIFY_STEPS, steps_per_sample, steps_to_first_sample
+from autotune.tuning.warmup import steps_per_sample, steps_to_first_sample
 
 HIGHER = "bytes/us, higher is better"
 WORTH_SAYING = 0.0005
 """Shares of the time below this are not printed: they read 0.0 %."""
+MOSTLY = 0.9
+"""Share of training steps from which on the others are not worth a word."""
 
 
 def value_text(name: str, value: Value) -> str:
@@ -134,6 +137,7 @@ def result_text(best: Trial, *, reason: str, names: Collection[str]) -> str:
 
 DRIFT = "autotune: the step time has changed since tuning; compares the result with the default"
 RETUNE = "autotune: the job has changed: tunes again"
+ANOTHER_STEP = "autotune: the training step is another one than the one tuned for: tunes again"
 
 
 def reason_text(certificate: Certificate, account: Account, *, disturbed: int) -> str:
@@ -162,22 +166,63 @@ def wrong_text(check: ResultCheck, params: CommParams, *, default: CommParams) -
     )
 
 
-def no_sample_text(*, seen: int, more: int | None, is_known: bool) -> str:
+def warmup_text(settings: TunerSettings, *, steps: int) -> str:
+    """Return what a warm-up waits for; ``steps``: training steps that it still needs, about."""
+    wanted = settings.warmup_samples
+    why = "until the step time is steady"
+    if wanted is not None:
+        why = f"until {wanted} samples are thrown away (HOROVOD_AUTOTUNE_WARMUP_SAMPLES)"
+    return f"autotune: warm-up: waits {why}: about {steps} more training steps"
+
+
+def not_recognised_text(seen: Observed) -> str:
+    """Return why a job has no training step that can be tuned."""
+    if seen.steps == 0:
+        what = "nothing was communicated, and no training step has ended"
+        if seen.communicates:
+            what = "no training step has ended: the collectives that were run do not repeat"
+        return (
+            f"{what}; a step ends with that of a DistributedOptimizer, else with "
+            "hvd.autotune.step(), else where the collectives repeat"
+        )
+    if seen.paused == seen.steps:
+        return f"all {seen.steps} steps were paused: call hvd.autotune.resume() before training"
+    if seen.paused + seen.silent == seen.steps:
+        return f"none of the {seen.steps} steps communicates"
+    if seen.recent < seen.needed:
+        return (
+            f"{seen.recent} of {seen.steps} communicate, and a training step is recognised after "
+            f"{seen.needed} that run the same collectives"
+        )
+    same = "run the same collectives on tensors of the same shapes"
+    if seen.trained:
+        what = f"only {seen.trained} of {seen.steps} steps {same} as the training step"
+    else:
+        what = (
+            f"no training step is recognised: of the last {seen.recent} steps at most "
+            f"{seen.largest} {same}, and no group of up to {LONGEST_GROUP} steps repeats"
+        )
+    return (
+        f"{what} ({seen.kinds} kinds); call hvd.autotune.pause() and resume() around what is not "
+        "training"
+    )
+
+
+def no_sample_text(seen: Observed, *, more: int | None, is_known: bool) -> str:
     """Return what a job that was too short to be tuned says at exit.
 
     Args:
-        seen: Steps it made.
-        more: Steps that the first sample still needed; None: no training step was recognised.
+        seen: What it did.
+        more: Training steps that the first sample still needed; None: none was recognised.
         is_known: Whether the step time was known: else ``more`` is the least.
     """
-    text = f"autotune: the job ended before the first sample: saw {seen} steps"
+    text = f"autotune: the job ended before the first sample: saw {seen.steps} steps"
     if more is None:
-        return (
-            f"{text}, and no training step among them: needs {IDENTIFY_STEPS} steps with the same "
-            "collectives, and more of them than of all other steps together"
-        )
+        return f"{text}: {not_recognised_text(seen)}"
+    is_mixed = seen.trained < MOSTLY * (seen.steps - seen.needed)
+    among = f", {seen.trained} of them training steps" if is_mixed else ""
     return (
-        f"{text}, needs {'about' if is_known else 'at least'} {more} more; lower "
+        f"{text}{among}, needs {'about' if is_known else 'at least'} {more} more; lower "
         "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE or HOROVOD_AUTOTUNE_WARMUP_SAMPLES, or train longer"
     )
 

@@ -21,10 +21,11 @@ from autotune.trial import CommParams, Trial
 from autotune.tuning import messages
 from autotune.tuning.certify import FEWEST_PAIRS, LARGEST, Comparison, PairedTest
 from autotune.tuning.changes import Apply, Done, Line
-from autotune.tuning.events import Event, Identified, Plan
+from autotune.tuning.events import Event, Plan
+from autotune.tuning.identify import Identifier
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
 from autotune.tuning.scoring import SETTLE_STEPS, Window, is_usable
-from autotune.tuning.warmup import Identifier, Warmup, steps_per_sample, window_steps
+from autotune.tuning.warmup import Warmup, steps_per_sample, window_steps
 
 MOST_PAIRS = 13
 """Pairs after which the check ends with whatever it has."""
@@ -131,6 +132,10 @@ class ReplayCheck:
                 self._observe(record)
         return self._take_events()
 
+    def wait(self, seconds: float, *, communicates: bool = False) -> list[Event]:
+        """Do nothing: what kept a check from a verdict is said at the end."""
+        return self._take_events()
+
     def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
         """Do nothing: a check needs no log and no search space."""
         return self._take_events()
@@ -176,10 +181,12 @@ class ReplayCheck:
         return self._warmup.steps_left + windows * window
 
     def _observe(self, record: StepRecord) -> None:
-        if self._identifier.add(record):
-            self._events.append(Identified(signature=record.signature))
-        if record.signature != self._identifier.signature or not is_usable(record):
-            return
+        self._identifier.add(record)
+        for step in self._identifier.completed:
+            if is_usable(step) and not self._is_done:
+                self._observe_training(step)
+
+    def _observe_training(self, record: StepRecord) -> None:
         if self._window is not None:
             self._read(record, self._window)
         elif self._warmup.is_over:

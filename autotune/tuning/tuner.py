@@ -37,6 +37,7 @@ from autotune.tuning.certify import ALPHA
 from autotune.tuning.changes import Done, Line, Progress
 from autotune.tuning.drift import DriftWatch, Recheck
 from autotune.tuning.events import Event, Identified, Plan, RunFinished
+from autotune.tuning.identify import Identifier
 from autotune.tuning.inert import without_operation
 from autotune.tuning.inforce import InForce
 from autotune.tuning.normalise import Normaliser
@@ -45,7 +46,7 @@ from autotune.tuning.run import WORTH_HAVING, Phase, Run
 from autotune.tuning.scoring import is_usable, pool
 from autotune.tuning.search import Search
 from autotune.tuning.trend import PhysicsPrior
-from autotune.tuning.warmup import Identifier, Warmup, steps_per_sample, window_steps
+from autotune.tuning.warmup import Warmup, steps_per_sample, window_steps
 
 __all__ = ["WORTH_HAVING", "Phase", "Tuner"]
 
@@ -101,7 +102,7 @@ class Tuner:
         self._operations: Sequence[tuple[str, int]] = ()
         self._run: Run | None = None
         self._is_planning = self._was_planning = self._is_length_told = False
-        self._retunes = 0
+        self._retunes = self._stale_plans = 0
         self._kept: Trial | None = None
         self._watch: DriftWatch | None = None
         self._recheck: Recheck | None = None
@@ -125,6 +126,13 @@ class Tuner:
         for record in records:
             if record.count > 0:
                 self._observe(record)
+        self._complain()
+        return self._take_events()
+
+    def wait(self, seconds: float, *, communicates: bool = False) -> list[Event]:
+        """Take note that no step has ended for ``seconds``, as ``Identifier.wait``."""
+        self._identifier.wait(seconds, communicates=communicates)
+        self._complain()
         return self._take_events()
 
     def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
@@ -157,7 +165,9 @@ class Tuner:
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
         self._is_planning, self._was_planning = False, True
-        if self._run is not None and self.phase is Phase.EXPLORE:
+        if self._stale_plans:  # it was asked for by a run that is no more
+            self._stale_plans -= 1
+        elif self._run is not None and self.phase is Phase.EXPLORE:
             self._run.accept(plan)
             self._follow(self._run)
         return self._take_events()
@@ -177,9 +187,9 @@ class Tuner:
             return []
         best = self.best
         if best is None:
-            seen, more = self._identifier.steps_seen, self._steps_to_first_sample
+            seen, more = self._identifier.observed, self._steps_to_first_sample
             is_known = self._warmup.step_us is not None
-            text = messages.no_sample_text(seen=seen, more=more, is_known=is_known)
+            text = messages.no_sample_text(seen, more=more, is_known=is_known)
             self._say(text, level="warning")
         else:
             done, most = len(self.trials), self._settings.max_samples
@@ -252,10 +262,53 @@ class Tuner:
     # ---- steps ----------------------------------------------------------------------------------
 
     def _observe(self, record: StepRecord) -> None:
-        if self._identifier.add(record) and self.phase is not Phase.DONE:
-            self._events.append(Identified(signature=record.signature))
-        if record.signature != self._identifier.signature:
+        if self._identifier.add(record):
+            self._learn_job()
+        for step in self._identifier.completed:
+            self._observe_training(step)
+
+    def _learn_job(self) -> None:
+        """Begin with the training step that became known, or that has taken another one's place."""
+        if self.phase is Phase.DONE:
+            if self._kept is None:
+                return  # there is nothing to tune, whatever the steps are
+            if self._kept.params != self._default:
+                self._fall_to_default("the training step is another one now")
+            self._retune(messages.ANOTHER_STEP)
             return
+        if self._run is not None:
+            self._events.append(RunFinished(state=RunState.UNFINISHED, best=self.best))
+        if self.phase is Phase.WARMUP:
+            self._start_over()
+            return
+        self._change_to(self._default)
+        if self._retunes < MOST_RETUNES:
+            self._retunes += 1
+            self._say(messages.ANOTHER_STEP)
+            self._start_over()
+        else:
+            self._run = None
+            self._end_at_once("the default stays in force: the training step changes too often")
+
+    def _start_over(self, *, retune: bool = False) -> None:
+        """Read the training step from its beginning; the driver answers with ``begin``."""
+        signature = self._identifier.signature
+        assert signature is not None
+        self._stale_plans += self._is_planning
+        self._run, self.phase = None, Phase.WARMUP
+        self._kept = self._watch = self._recheck = None
+        self._account, self._normaliser = Account(self._settings.budget), Normaliser()
+        self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
+        parts = self._identifier.parts
+        self._events.append(Identified(signature=signature, parts=parts, retune=retune))
+
+    def _complain(self) -> None:
+        """Say why the job is not tuned, when it has gone on for long without a training step."""
+        if self.phase is Phase.WARMUP and (seen := self._identifier.complaint()) is not None:
+            text = f"autotune: not tuned so far: {messages.not_recognised_text(seen)}"
+            self._say(text, level="warning" if seen.steps else "info")
+
+    def _observe_training(self, record: StepRecord) -> None:
         record = self._normaliser.normalised(record)
         if self.phase is Phase.DONE:
             self._look_after(record)
@@ -275,6 +328,9 @@ class Tuner:
         self._warmup.add(record)
         if self._warmup.is_over:
             self._explore(run)
+        elif self._warmup.has_news():
+            text = messages.warmup_text(self._settings, steps=self._steps_to_first_sample or 0)
+            self._events.append(Progress(text=text))
 
     def _follow(self, run: Run) -> None:
         """See how far the run has come."""
@@ -372,18 +428,14 @@ class Tuner:
         default = Trial(trial_id=0, params=self._default, score=0.0)
         self._done(default, certified=False, reason=f"the tuned setting was given up: {why}")
 
-    def _retune(self) -> None:
-        """Tune again, if that is not too often; the driver answers with ``begin``."""
-        signature = self._identifier.signature
-        if self._retunes >= MOST_RETUNES or signature is None:
+    def _retune(self, why: str = messages.RETUNE) -> None:
+        """Tune again, unless that is too often; the driver answers with ``begin``."""
+        if self._retunes >= MOST_RETUNES:
             self._watch = None
             return
         self._retunes += 1
-        self._say(messages.RETUNE)
-        self._run, self.phase = None, Phase.WARMUP
-        self._account = Account(self._settings.budget)
-        self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
-        self._events.append(Identified(signature=signature, retune=True))
+        self._say(why)
+        self._start_over(retune=True)
 
     # ---- small tools ----------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Before the first sample: which steps are training steps, when their time is stationary.
+"""Before the first sample: when the time of training steps is stationary.
 
 And how many of them a window takes.
 """
@@ -6,16 +6,19 @@ And how many of them a window takes.
 from __future__ import annotations
 
 import math
-from collections import Counter
 
+from autotune.tuning.identify import IDENTIFY_STEPS
 from autotune.tuning.records import StepRecord, TunerSettings
 from autotune.tuning.scoring import MIN_WINDOW_US, Reading, Window, is_stationary
 
-IDENTIFY_STEPS = 5
 DEFAULT_STEPS_PER_SAMPLE = 10
 TYPICAL_WINDOWS = 3
 MOST_WINDOWS = 20
 WINDOWS_KEPT = 2
+FIRST_NEWS_US = 1e6
+LONGEST_SILENCE_US = 60e6
+"""How long a warm-up lasts before it says how much of it is left; from then on after twice as long
+each time, at most this."""
 
 
 def steps_per_sample(settings: TunerSettings) -> int:
@@ -46,36 +49,6 @@ def steps_to_first_sample(settings: TunerSettings) -> int:
     return IDENTIFY_STEPS + (windows + 1) * steps_per_sample(settings)
 
 
-class Identifier:
-    """Counts steps by signature until one of them is clearly the training step.
-
-    Attributes:
-        signature: The training signature; None until it is known.
-        steps_seen: All steps so far, training or not.
-    """
-
-    def __init__(self) -> None:
-        """Start without a step."""
-        self.signature: int | None = None
-        self.steps_seen = 0
-        self._counts: Counter[int] = Counter()
-
-    def add(self, record: StepRecord) -> bool:
-        """Count the record; return whether it made the training signature known.
-
-        Steps without payload (a loop that does not communicate) are never training steps.
-        """
-        self.steps_seen += record.count
-        if self.signature is not None or record.payload_bytes <= 0:
-            return False
-        self._counts[record.signature] += record.count
-        count = self._counts[record.signature]
-        if count < IDENTIFY_STEPS or 2 * count <= self._counts.total():
-            return False
-        self.signature = record.signature
-        return True
-
-
 class Warmup:
     """Windows that are thrown away until the step time is stationary, or as many as wanted.
 
@@ -91,6 +64,7 @@ class Warmup:
         self._steps = steps_per_sample(settings)
         self._window = self._new_window()
         self._times: list[float] = []
+        self._silence_us, self._until_news_us = FIRST_NEWS_US, FIRST_NEWS_US
         self.latest: list[Reading] = []
 
     @property
@@ -120,12 +94,21 @@ class Warmup:
 
     def add(self, record: StepRecord) -> None:
         """Take a usable record of the training signature."""
+        self._until_news_us -= record.duration_us
         self._window.add(record)
         if self._window.is_full:
             reading = self._window.reading()
             self.latest = [*self.latest, reading][-WINDOWS_KEPT:]
             self._times.append(reading.step_us)
             self._window = self._new_window()
+
+    def has_news(self) -> bool:
+        """Return whether it is time to say how much is left; each time is returned once."""
+        if self._until_news_us > 0 or self.is_over:
+            return False
+        self._silence_us = min(2 * self._silence_us, LONGEST_SILENCE_US)
+        self._until_news_us = self._silence_us
+        return True
 
     def _new_window(self) -> Window:
         return Window(epoch=self._epoch, steps=self._steps, settle=0)

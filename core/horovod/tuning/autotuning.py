@@ -18,6 +18,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ class Status:
     Attributes:
         state: "off", "nothing to tune", "starting", "tuning", "done" or "lost" (the service ended
             early). Only rank 0 tunes: elsewhere "off", while ``epoch`` and ``params`` are right.
-        text: The last progress line, or the reason of the state.
+        text: The last progress line (before the first one, the last line of any kind), or the
+            reason of the state.
         epoch: Number of parameter changes in force on this rank.
         params: The parameters in force on this rank.
     """
@@ -92,6 +94,8 @@ class Session:
         self._final_epoch = 0
         self._epoch = 0
         self._next_pump = 0.0
+        self._pumping = threading.Lock()
+        self._has_progress = self._has_steps = False
 
     def read_settings(self, environ: Mapping[str, str]) -> Settings:
         """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
@@ -151,10 +155,11 @@ class Session:
             self._engine = None
             return
         try:
-            self._send_steps()
-            self._engine = None
-            service.send(protocol.encode(protocol.Finish()))
-            self._read_until_end(time.monotonic() + FINISH_SECONDS)
+            with self._pumping:
+                self._send_steps()
+                self._engine = None
+                service.send(protocol.encode(protocol.Finish()))
+                self._read_until_end(time.monotonic() + FINISH_SECONDS)
         except Exception as error:
             logger.warning("the tuner's service could not be ended properly: %s", error)
         finally:
@@ -198,9 +203,15 @@ class Session:
             self._receive()
 
     def _pump(self) -> None:
-        self._next_pump = time.monotonic() + PUMP_SECONDS
-        self._send_steps()
-        self._receive()
+        """Talk to the service, unless another thread of the script is doing so."""
+        if not self._pumping.acquire(blocking=False):
+            return
+        try:
+            self._next_pump = time.monotonic() + PUMP_SECONDS
+            self._send_steps()
+            self._receive()
+        finally:
+            self._pumping.release()
 
     def _send_steps(self) -> None:
         if self._engine is None or self._service is None:
@@ -212,7 +223,8 @@ class Session:
         for epoch, name, ok, worst in self._engine.drain_checks():
             check = protocol.ResultCheck(epoch=epoch, name=name, ok=ok, worst_error=worst)
             self._service.send(protocol.encode(check))
-        if records:
+        if records or not self._has_steps:
+            self._has_steps = bool(records)
             steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))
             self._take_back(steps)
             self._service.send(protocol.encode(protocol.Steps(records=steps)), droppable=True)
@@ -247,9 +259,10 @@ class Session:
                 self._limited = message if message.limit_us is not None else None
                 self._propose(message.epoch, message.params)
             case protocol.Line(text=text, level=level):
+                self.text = self.text if self._has_progress else text
                 self._status_line.line(text, level)
             case protocol.Progress(text=text):
-                self.text = text
+                self.text, self._has_progress = text, True
                 self._status_line.show(text)
             case protocol.Done():
                 self.state, self.text = "done", message.text

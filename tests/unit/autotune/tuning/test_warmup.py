@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from autotune.tuning.records import StepRecord, TunerSettings
 from autotune.tuning.scoring import Window
 from autotune.tuning.warmup import (
     MOST_WINDOWS,
-    Identifier,
     Warmup,
     steps_to_first_sample,
     window_steps,
@@ -32,23 +33,6 @@ def windows_until_warm(times, settings: TunerSettings) -> int:
             return number // 10
         warmup.add(record(ms))
     raise AssertionError("never warm")
-
-
-def test_the_most_frequent_signature_is_the_training_step():
-    identifier = Identifier()
-    signatures = [8, 8, 8, 1, 1, 1, 1, 1, 1]
-    found = [identifier.add(record(signature=s)) for s in signatures]
-    assert identifier.signature == 1 and sum(found) == 1
-    assert identifier.steps_seen == len(signatures)
-
-
-def test_steps_without_payload_never_identify():
-    identifier = Identifier()
-    assert not any(identifier.add(record(payload=0)) for _ in range(50))
-
-
-def test_merged_steps_count_as_many():
-    assert Identifier().add(record(count=7))
 
 
 def test_a_steady_job_is_warm_after_three_windows():
@@ -99,3 +83,21 @@ def test_what_is_left_of_the_warmup_is_known_at_any_moment(wanted):
         warmup.add(record(1.0))
         left.append(warmup.steps_left)
     assert left == list(range(len(left) - 1, -1, -1)) and warmup.steps_left == 0
+
+
+def test_a_long_warmup_says_how_much_of_it_is_left_less_and_less_often():
+    warmup = Warmup(TunerSettings(warmup_samples=100))
+    told = []
+    for number in range(999):
+        warmup.add(record(100.0))
+        if warmup.has_news():
+            told.append((number + 1) / 10)  # seconds
+    assert told[:3] == [1.0, 3.0, 7.0]
+    assert max(b - a for a, b in pairwise(told)) <= 60
+
+
+def test_a_short_warmup_says_nothing():
+    warmup = Warmup(TunerSettings())
+    while not warmup.is_over:
+        warmup.add(record(10.0))
+        assert not warmup.has_news()
