@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import speed
 from speed import Process
@@ -49,6 +49,15 @@ WANTED = Wanted()
 
 
 @dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """A job that was tuned before: a surface, with other hosts or cables so many times as fast."""
+
+    surface: str
+    hosts: int | None = None
+    bandwidth: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """One kind of job.
 
@@ -62,6 +71,7 @@ class Kind:
         crowded: What the service tells the tuner: ranks fill the cores.
         evaluate_every: Steps from one evaluation to the next; 0: none.
         evaluation: Range of its length, in steps; it is within the time of the step after it.
+        memory: Earlier jobs that the job remembers, by the surface it runs on; empty: none.
         wanted: Bounds.
     """
 
@@ -74,8 +84,44 @@ class Kind:
     crowded: bool = False
     evaluate_every: int = 0
     evaluation: tuple[float, float] = (20.0, 50.0)
+    memory: Mapping[str, Sequence[Earlier]] = field(default_factory=dict)
     wanted: Wanted = WANTED
 
+    def runs_on(self, surface: str) -> bool:
+        """Return whether jobs of this kind run on the surface of that name."""
+        if self.memory:
+            return surface in self.memory
+        return not self.surfaces or surface in self.surfaces
+
+
+SIMILAR = {
+    "narrow-resnet50 1G 2x2": (
+        Earlier(surface="narrow-resnet50 1G 2x2", hosts=4),
+        Earlier(surface="narrow-resnet50 1G 2x2", bandwidth=2.0),
+    ),
+    "resnet50 10G 4x2": (
+        Earlier(surface="resnet50 10G 4x2", hosts=8),
+        Earlier(surface="resnet50 10G 4x2", bandwidth=0.5),
+    ),
+    "vgg16 10G 2x2": (
+        Earlier(surface="vgg16 10G 2x2", hosts=4),
+        Earlier(surface="vgg16 10G 2x2", bandwidth=2.0),
+    ),
+    "gpt2 10G 4x4": (Earlier(surface="gpt2 10G 4x4", hosts=2),),
+    "two-hosts-200-small": (Earlier(surface="two-hosts-50-small"),),
+    "two-hosts-50-small": (Earlier(surface="two-hosts-200-small"),),
+}
+"""The same models on other ranks or cables."""
+SINGLE = Earlier(surface="two-hosts-200-single")
+MISLEADING = {
+    "narrow-resnet50 10G 2x4": (SINGLE, Earlier(surface="gpt2 10G 4x4")),
+    "narrow-resnet50 1G 2x2": (SINGLE, Earlier(surface="vgg16 10G 2x2")),
+    "two-hosts-200-single": (Earlier(surface="resnet50 10G 4x2"),),
+    "resnet50 10G 4x2": (SINGLE,),
+    "gpt2 10G 4x4": (SINGLE,),
+    "two-hosts-50-small": (SINGLE,),
+}
+"""Jobs whose best setting is worse than the default here, or far from the best."""
 
 STATIONARY = "stationary"
 KINDS = {
@@ -93,4 +139,10 @@ KINDS = {
         title="1.9 times as slow while a plan is computed", planning=1.9, crowded=True
     ),
     "evaluation": Kind(title="an evaluation of 20 to 50 steps every 100 steps", evaluate_every=100),
+    "warm": Kind(
+        title="remembers the same model on other ranks or cables",
+        memory=SIMILAR,
+        wanted=Wanted(regret_p90=0.02, trials=5, steps=150),
+    ),
+    "misleading": Kind(title="remembers a job with another optimum", memory=MISLEADING),
 }

@@ -1,8 +1,11 @@
-"""Draw the bench's results: regret and lost time against steps, all policies.
+"""Draw the bench's results.
 
     python experiments/tuner_bench/plot.py [--results DIR]
 
-Reads curves.json; writes plot-light.svg and plot-dark.svg beside it. Needs matplotlib.
+Regret and lost time against steps, all policies, on machines of the same speed all the time:
+plot-light.svg and plot-dark.svg. Ours where the speed changes, regret against steps and what is
+claimed on the way against trials: time-light.svg and time-dark.svg. Reads curves.json, writes
+beside it. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -10,14 +13,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from kinds import KINDS, STATIONARY
 from matplotlib.axes import Axes
 
 HERE = Path(__file__).resolve().parent
@@ -194,6 +202,71 @@ def plot(curves: dict[str, Any], theme_name: str, path: Path) -> None:
     plt.close(figure)
 
 
+def plot_time(curves: dict[str, Any], before: dict[str, Any], theme_name: str, path: Path) -> None:
+    """Write one SVG: a column per kind; regret above, claims below; the tuner before in gray."""
+    theme = THEMES[theme_name]
+    kinds = [kind for kind in KINDS if kind in curves.get("claims", {})]
+    figure, grid = plt.subplots(
+        2,
+        len(kinds),
+        figsize=(2.1 * len(kinds) + 1, 5.6),
+        squeeze=False,
+        sharey="row",
+        facecolor=theme["paper"],
+    )
+    for (above, below), kind in zip(grid.T, kinds, strict=True):
+        for content, color in ((before, theme["random"]), (curves, theme["ours"])):
+            _draw_regret(above, content, kind, color)
+            _draw_claims(below, content, kind, color)
+        above.set_xscale("log")
+        above.set_xlim(10, 5000)
+        above.set_yscale("log")
+        above.set_ylim(0.2, 200)
+        above.set_yticks([1, 5, 20, 100], labels="1 5 20 100".split())
+        above.minorticks_off()
+        below.set_xlim(1, 21)
+        below.set_ylim(-60, 120)
+        for axes, bounds in ((above, (5,)), (below, (-10, 10))):
+            for bound in bounds:
+                axes.axhline(bound, color=theme["ink"], linewidth=0.8, linestyle=(0, (4, 3)))
+            style(axes, theme)
+        above.set_title(kind, fontsize=9, loc="left", color=theme["ink"])
+        above.set_xlabel("training steps", fontsize=8)
+        below.set_xlabel("trials", fontsize=8)
+    labels = (
+        "slower than the best (%),\n9 of 10 jobs are below",
+        "claimed minus true gain (points)",
+    )
+    for axes, label in zip(grid[:, 0], labels, strict=True):
+        axes.set_ylabel(label, fontsize=8, color=theme["ink"])
+    figure.text(
+        0.06,
+        0.965,
+        "blue: ours; gray: before; area: 8 of 10 lines, with their median; dashed: wanted",
+        fontsize=8,
+        color=theme["ink"],
+    )
+    figure.subplots_adjust(left=0.06, right=0.99, wspace=0.12, hspace=0.4, top=0.88, bottom=0.1)
+    figure.savefig(path, facecolor=theme["paper"], metadata={"Date": None})
+    plt.close(figure)
+
+
+def _draw_regret(axes: Axes, curves: dict[str, Any], kind: str, color: str) -> None:
+    for name in (kind, "simulated") if kind == STATIONARY else (kind,):
+        found = curves.get(f"{name} ours")
+        if found is not None:
+            values = [max(100 * value, 0.2) for value in found["regret"]["p90"]]
+            axes.plot(curves["steps"], values, color=color, linewidth=1.6)
+
+
+def _draw_claims(axes: Axes, curves: dict[str, Any], kind: str, color: str) -> None:
+    found = curves.get("claims", {}).get(kind)
+    if found is not None:
+        low, middle, high = ([100 * v for v in found[name]] for name in ("p10", "p50", "p90"))
+        axes.fill_between(found["trials"], low, high, color=color, alpha=0.25, linewidth=0)
+        axes.plot(found["trials"], middle, color=color, linewidth=1.6)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -201,8 +274,13 @@ def main() -> None:
     plt.rcParams["svg.fonttype"] = "none"
     plt.rcParams["svg.hashsalt"] = "tuner_bench"
     curves = json.loads((arguments.results / "curves.json").read_text())
+    stored = HERE / "results" / "before" / "curves.json"
+    before = json.loads(stored.read_text()) if stored.exists() else {}
     for theme in THEMES:
-        plot(curves, theme, arguments.results / f"plot-{theme}.svg")
+        if any(name.startswith("simulated") for name in curves):
+            plot(curves, theme, arguments.results / f"plot-{theme}.svg")
+        if curves.get("claims"):
+            plot_time(curves, before, theme, arguments.results / f"time-{theme}.svg")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python experiments/tuner_bench/run.py --quick                   # ours: what is wanted and seen
     python experiments/tuner_bench/run.py --runs 300 --output DIR   # of ours, in each kind
     python experiments/tuner_bench/run.py --report                  # prints the tables of --output
+    python experiments/tuner_bench/run.py --report --readme         # ... and puts them in README
 
 Writes runs.csv.gz, claims.csv.gz, summary.json, curves.json and report.md into --output. Needs
 numpy, scipy, scikit-learn, scikit-optimize and joblib; neither MPI nor the engine.
@@ -36,6 +37,7 @@ from claims import Claim
 from job import CV, Job
 from joblib import Parallel, delayed
 from kinds import KINDS, STATIONARY
+from memory import remembered
 from metrics import STEPS_AT, Curves, Row, measure
 from policies import POLICIES, TITLES
 from summary import by_surface, summarise, table
@@ -53,6 +55,7 @@ SHARES = {
 """Runs of each policy, of --runs; a quarter of --runs at least, until each surface has one."""
 QUICK_RUNS = 36
 FILES = ("runs", "claims")
+BEGIN, END = "<!-- run.py --report --readme writes from here -->", "<!-- ... to here -->"
 Line = Mapping[str, Any]
 
 
@@ -100,7 +103,7 @@ def tasks(
     """
     result = []
     for kind in kinds:
-        mine = [name for name in names if not KINDS[kind].surfaces or name in KINDS[kind].surfaces]
+        mine = [name for name in names if KINDS[kind].runs_on(name)]
         for policy in policies if mine else ():
             count = max(min(runs // 4, len(mine)), round(runs * SHARES[policy]), 1)
             result += [
@@ -120,6 +123,9 @@ def run_one(task: Task, surface: Surface, cv: float) -> Result:
     for_noise, for_policy = task.seeds()
     rng = np.random.default_rng(for_noise)
     job = Job(surface=surface, rng=rng, kind=KINDS[task.kind], cv=cv)
+    earlier = job.kind.memory.get(task.surface)
+    if earlier:
+        job.memory = remembered(earlier[task.seed % len(earlier)], task.seed, cv)
     ending = POLICIES[task.policy](job, np.random.default_rng(for_policy))
     row, curves = measure(
         job, ending, policy=task.policy, kind=task.kind, seed=task.seed, steps=job.steps
@@ -196,6 +202,30 @@ def curves_of(results: Sequence[Result]) -> dict[str, Any]:
     return content
 
 
+def claims_of(claims: Sequence[Line]) -> dict[str, Any]:
+    """Return, of each kind, quantiles of claimed minus true gain after 2, 3, ... trials of ours."""
+    content = {}
+    for kind in KINDS:
+        mine = [c for c in claims if (c["policy"], c["kind"]) == ("ours", kind)]
+        trials = sorted({int(claim["trial"]) for claim in mine if claim["claimed"] != "nan"})
+        parts = [
+            [
+                float(c["claimed"]) - float(c["true"])
+                for c in mine
+                if int(c["trial"]) == trial and not math.isnan(float(c["claimed"]))
+            ]
+            for trial in trials
+        ]
+        kept = [(trial, part) for trial, part in zip(trials, parts, strict=True) if part]
+        if kept:
+            columns = [_quantiles(np.array(part)[:, None]) for _, part in kept]
+            content[kind] = {
+                "trials": [trial for trial, _ in kept],
+                **{name: [column[name][0] for column in columns] for name in columns[0]},
+            }
+    return content
+
+
 def _quantiles(values: np.ndarray) -> dict[str, list[float]]:
     shares = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
     found = {name: np.quantile(values, share, axis=0) for name, share in shares.items()}
@@ -213,7 +243,8 @@ def write(folder: Path, results: Sequence[Result], facts: dict[str, Any]) -> Non
             writer.writerows(lines)
     summary = {"about": facts, "wanted": seen_of(rows, claims), **summary_of(rows)}
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-    (folder / "curves.json").write_text(json.dumps(curves_of(results)) + "\n")
+    curves = {**curves_of(results), "claims": claims_of(claims)}
+    (folder / "curves.json").write_text(json.dumps(curves) + "\n")
     (folder / "report.md").write_text(report(rows, claims, facts) + "\n")
 
 
@@ -255,12 +286,8 @@ def groups_of(rows: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def report(rows: Sequence[Line], claims: Sequence[Line], facts: Line) -> str:
-    """Return the tables."""
-    parts = [", ".join(f"{name} {value}" for name, value in facts.items())]
-    if any(row["policy"] == "ours" for row in rows):
-        parts += [wanted.table(wanted.by_kind(rows, claims, "ours"))]
-    for name, chosen in groups_of(rows).items():
-        parts += [table(chosen, TITLES, name)]
+    """Return all tables."""
+    parts = [overview(rows, claims, facts)]
     stationary = [row for row in rows if row["kind"] == STATIONARY]
     if stationary:
         parts += ["Ours, the same speed all the time, by surface:", by_surface(stationary, "ours")]
@@ -268,6 +295,48 @@ def report(rows: Sequence[Line], claims: Sequence[Line], facts: Line) -> str:
     if others:
         parts += ["Ours, the other kinds together, by surface:", by_surface(others, "ours")]
     return "\n\n".join(parts)
+
+
+def overview(rows: Sequence[Line], claims: Sequence[Line], facts: Line) -> str:
+    """Return the tables of the README."""
+    parts = [", ".join(f"{name} {value}" for name, value in facts.items())]
+    if any(row["policy"] == "ours" for row in rows):
+        parts += ["Ours, wanted and seen:", wanted.table(wanted.by_kind(rows, claims, "ours"))]
+    parts += before()
+    after = HERE / "results" / "after_done.md"
+    if after.exists():
+        parts += ["After the end of tuning:", after.read_text().rstrip()]
+    groups = groups_of(rows)
+    for name in (SIMULATED, MEASURED):
+        if name in groups:
+            parts += [table(groups[name], TITLES, name)]
+    others = [name for name in groups if name not in (SIMULATED, MEASURED)]
+    peers = {row["policy"] for row in rows if row["kind"] != STATIONARY} - {"ours"}
+    for name in others if peers else ():
+        parts += [table(groups[name], TITLES, name)]
+    return "\n\n".join(parts)
+
+
+def put_into_readme(text: str) -> None:
+    """Replace what stands between the marks in the README."""
+    path = HERE / "README.md"
+    head, rest = path.read_text().split(BEGIN)
+    _, tail = rest.split(END)
+    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}")
+
+
+def before() -> list[str]:
+    """Return the stored figures of the tuner before it knew time."""
+    path = HERE / "results" / "before" / "summary.json"
+    if not path.exists():
+        return []
+    content = json.loads(path.read_text())
+    seen = {
+        kind: {name: math.nan if value is None else value for name, value in values.items()}
+        for kind, values in content["wanted"].items()
+    }
+    commit = content["about"]["commit"]
+    return [f"The tuner before (commit {commit}), wanted and seen:", wanted.table(seen)]
 
 
 def read(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
@@ -293,10 +362,13 @@ def main() -> None:
     parser.add_argument("--seed-offset", type=int, default=0, help="for other runs: first seed")
     parser.add_argument("--output", type=Path, help="folder; default: results, --quick: none")
     parser.add_argument("--report", action="store_true", help="print the stored results only")
+    parser.add_argument("--readme", action="store_true", help="... and write them into the README")
     arguments = parser.parse_args()
     folder = arguments.output or HERE / "results"
     if arguments.report:
         print(report(*read(folder)))
+        if arguments.readme:
+            put_into_readme(overview(*read(folder)))
         return
     arguments.runs = arguments.runs or (QUICK_RUNS if arguments.quick else 300)
     policies = arguments.policies or (["ours"] if arguments.quick else list(POLICIES))

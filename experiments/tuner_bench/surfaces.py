@@ -163,19 +163,29 @@ def simulated() -> list[Surface]:
 
 
 def _simulated(
-    number: int, model: str, link: str, hosts: int, lanes: int, gathers: int, compute_ms: float
+    number: int,
+    model: str,
+    link: str,
+    hosts: int,
+    lanes: int,
+    gathers: int,
+    compute_ms: float,
+    *,
+    bandwidth: float = 1.0,
 ) -> Surface:
     elements = MODELS[model]()
     gathered = [len(elements) // 2 + 7 * k for k in range(gathers)]
     step = Step.of(elements, compute_ms=compute_ms, gathered=gathered)
     if link == "nvlink":
         cluster = Cluster(hosts=hosts, lanes=lanes, **NVLINK)
+        speed = link
     else:
         base = CPU if model in ON_CPU or link == "1" else GPU
-        cluster = Cluster(hosts=hosts, lanes=lanes, beta=GBIT[int(link)], **base)
+        beta = GBIT[int(link)] / bandwidth
+        cluster = Cluster(hosts=hosts, lanes=lanes, beta=beta, **base)
+        speed = f"{bandwidth * int(link):g}G"
     cluster = cluster.drawn(np.random.default_rng([20261128, number]))
     names = ["allgather" if flag else "allreduce" for flag in step.gathered]
-    speed = link if link == "nvlink" else f"{link}G"
 
     def truth_of(params: CommParams) -> Truth:
         step_us, exposed_us = step_times(step, cluster, params)
@@ -190,6 +200,15 @@ def _simulated(
         truth_of=truth_of,
         gpu=cluster.ring,
         grid=partial(oracle_grid, len(elements), sum(step.sizes), hosts=hosts, gathers=gathers > 0),
+    )
+
+
+def relative(name: str, *, hosts: int | None = None, bandwidth: float = 1.0) -> Surface:
+    """Return a simulated surface with other hosts, or cables so many times as fast."""
+    number = next(k for k, surface in enumerate(simulated()) if surface.name == name)
+    model, link, usual, lanes, gathers, compute_ms = JOBS[number]
+    return _simulated(
+        number, model, link, hosts or usual, lanes, gathers, compute_ms, bandwidth=bandwidth
     )
 
 

@@ -150,7 +150,7 @@ MEASURES = (
 
 
 def by_kind(runs: Runs, claims: Runs, policy: str) -> dict[str, dict[str, float]]:
-    """Return the figures of one policy: of each kind, and of all."""
+    """Return the figures of one policy: of each kind, and of all that remember nothing."""
     runs = [run for run in runs if run["policy"] == policy]
     claims = [claim for claim in claims if claim["policy"] == policy]
     kinds = [kind for kind in KINDS if any(run["kind"] == kind for run in runs)]
@@ -161,7 +161,11 @@ def by_kind(runs: Runs, claims: Runs, policy: str) -> dict[str, dict[str, float]
         )
         for kind in kinds
     }
-    return {**result, ALL: figures(runs, claims)} if len(kinds) > 1 else result
+    cold = {kind for kind in kinds if not KINDS[kind].memory}
+    if len(cold) < 2:
+        return result
+    together = ([line for line in lines if line["kind"] in cold] for lines in (runs, claims))
+    return {**result, ALL: figures(*together)}
 
 
 def table(seen: Mapping[str, Figures]) -> str:

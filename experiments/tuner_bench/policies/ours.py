@@ -14,23 +14,33 @@ import numpy as np
 from claims import STANDING, TRIAL, Claim
 from job import Job
 
+from autotune.storage import contract
 from autotune.storage.contract import Fresh
 from autotune.trial import Certificate, CommParams, Gain, Sample, SampleKind, Trial, TrialState
-from autotune.tuning.changes import Apply, Done, is_beyond
+from autotune.tuning import messages
+from autotune.tuning.changes import Apply, Done, Line, Progress, is_beyond
 from autotune.tuning.events import Event, Identified, Plan
 from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.tuner import Tuner
+from autotune.tuning.tuner import Phase, Tuner
 from policies.ending import Ending
 
 DRAIN_US = 50_000.0
 MOST_STEPS = 20_000
+IDLE_STEPS = 20
+"""Steps that are made at once when the tuner is done."""
 TRAINING = 7
 
 
 class Driver:
-    """One tuning run."""
+    """One tuning run.
 
-    def __init__(self, job: Job, seed: int, *, prior: bool) -> None:
+    Attributes:
+        trials: Those that have ended.
+        drifts: Steps at which the tuner found that the job has changed since it was tuned.
+        settled: Step of the latest change of the parameters.
+    """
+
+    def __init__(self, job: Job, seed: int, *, prior: bool = True) -> None:
         self._job = job
         self._tuner = Tuner(
             settings=TunerSettings(seed=seed, prior=prior),
@@ -47,8 +57,10 @@ class Driver:
         self._plans = 0
         self._records: list[StepRecord] = []
         self._drained_us = 0.0
-        self._trials = self._windows = 0
-        self._first: Trial | None = None
+        self._windows = 0
+        self.trials: list[Trial] = []
+        self.drifts: list[int] = []
+        self.settled = 0
         self._said: CommParams | None = None
         self._certificate: Certificate | None = None
         self._done: Done | None = None
@@ -62,7 +74,10 @@ class Driver:
             self._put(self._applies.popleft()[1])
         if self._done is None:
             return Ending(
-                params=self._job.params, trials=self._trials, windows=self._windows, finished=False
+                params=self._job.params,
+                trials=len(self.trials),
+                windows=self._windows,
+                finished=False,
             )
         params = CommParams.from_dict(self._done.params)
         self._job.recommend(params)
@@ -70,28 +85,39 @@ class Driver:
         gain = self._certificate.gain if certified and self._certificate else 0.0
         return Ending(
             params=params,
-            trials=self._trials,
+            trials=len(self.trials),
             windows=self._windows,
             gain=gain,
             certified=certified,
         )
 
-    def _step(self) -> None:
+    def look_after(self, steps: int) -> None:
+        """Go on for so many steps, whatever the tuner does in them."""
+        end = self._job.steps + steps
+        while self._job.steps < end:
+            is_idle = self._tuner.phase is Phase.DONE and not self._applies and not self._records
+            self._step(min(end - self._job.steps, IDLE_STEPS) if is_idle else 1)
+
+    def _step(self, count: int = 1) -> None:
+        """Make a step; or some, between which nothing is expected to happen."""
         while self._applies and self._applies[0][0] <= self._job.steps:
             self._put(self._applies.popleft()[1])
         number = self._job.steps
-        time_us = float(self._job.run(1)[0])
-        record = StepRecord(
-            step=number,
-            count=1,
-            duration_us=time_us,
-            payload_bytes=self._job.payload_bytes,
-            exposed_us=float(self._job.exposed_us[0]),
-            epoch=self._epoch,
-            signature=TRAINING,
-        )
-        self._records.append(record)
-        if self._limited is not None and is_beyond(self._limited, record):
+        times = self._job.run(count)
+        payload, epoch = self._job.payload_bytes, self._epoch
+        self._records += [
+            StepRecord(
+                step=number + k,
+                count=1,
+                duration_us=float(times[k]),
+                payload_bytes=payload,
+                exposed_us=float(self._job.exposed_us[k]),
+                epoch=epoch,
+                signature=TRAINING,
+            )
+            for k in range(count)
+        ]
+        if self._limited is not None and is_beyond(self._limited, self._records[-1]):
             self._take_back(self._limited)
         if self._job.now_us - self._drained_us >= DRAIN_US:
             self._drained_us = self._job.now_us
@@ -110,7 +136,7 @@ class Driver:
     def _put(self, message: Apply) -> None:
         if message.epoch <= self._epoch:
             return
-        self._epoch = message.epoch
+        self._epoch, self.settled = message.epoch, self._job.steps
         self._limited = message if message.limit_us is not None else None
         self._job.put(CommParams.from_dict(message.params))
         if message.incumbent is not None:
@@ -119,7 +145,7 @@ class Driver:
     def _take(self, events: list[Event]) -> None:
         for event in events:
             self._take_one(event)
-        if events and self._first is not None:
+        if events and self.trials:
             self._note_standing(after_trial=any(isinstance(event, Trial) for event in events))
         work = self._tuner.work()
         if work is not None:
@@ -134,10 +160,13 @@ class Driver:
             case Apply():
                 self._applies.append((self._job.steps + 1, event))
             case Identified():
-                self._take(self._tuner.begin(self._job.surface.operations, Fresh()))
+                self.trials = []
+                start = Fresh() if event.retune else self._start()
+                self._take(self._tuner.begin(self._job.surface.operations, start))
+            case Progress(text=text) | Line(text=text) if text.startswith(messages.DRIFT):
+                self.drifts.append(self._job.steps)
             case Trial():
-                self._trials += 1
-                self._first = self._first or event
+                self.trials.append(event)
                 self._note_trial(event)
                 if event.state is TrialState.ABANDONED:
                     surface = self._job.surface
@@ -149,6 +178,16 @@ class Driver:
                 self._certificate = event
             case Done():
                 self._done = event
+
+    def _start(self) -> Fresh:
+        """What the logs hold for a job that begins."""
+        memory = self._job.memory
+        if memory is None or not hasattr(contract, "Remembered"):
+            return Fresh()
+        earlier = contract.Remembered(
+            path="earlier.db", why="an earlier job", trials=memory.trials, best=memory.best
+        )
+        return Fresh(memory=(earlier,))
 
     def _note_trial(self, trial: Trial) -> None:
         """What a trial's line says: its gain, or without one what its score comes to."""
@@ -177,13 +216,12 @@ class Driver:
         true = surface.default_us / surface.truth(trial.params).step_us - 1
         state = str(trial.state)
         claim = Claim.of(
-            gain, line=line, trial=self._trials, state=state, true=true, otherwise=otherwise
+            gain, line=line, trial=len(self.trials), state=state, true=true, otherwise=otherwise
         )
         self._job.claims.append(claim)
 
     def _ratio(self, trial: Trial) -> float:
-        assert self._first is not None
-        return trial.score / self._first.score - 1
+        return trial.score / self.trials[0].score - 1
 
 
 def run(job: Job, rng: np.random.Generator, *, prior: bool = True) -> Ending:

@@ -8,9 +8,12 @@ import math
 import numpy as np
 import pytest
 import wanted
+from after_done import AFTER, quiet, slow_link
+from after_done import table as after_table
 from claims import STANDING, TRIAL, Claim
 from job import Job
-from kinds import CHOSEN, KINDS, STATIONARY, Kind
+from kinds import CHOSEN, KINDS, STATIONARY, Earlier, Kind
+from memory import remembered, surface_of
 from metrics import lost_share, measure
 from policies.ending import Ending
 from run import Task, run_one, tasks
@@ -216,3 +219,47 @@ def test_what_a_run_claims_on_the_way_is_kept() -> None:
     assert len(trials) == result.row.trials - 1
     assert {line["kind"] for line in lines} == {"start-up"}
     assert result.row.finished and not result.row.worse
+
+
+def test_a_job_that_remembers_gets_the_trials_of_a_finished_one() -> None:
+    earlier = Earlier(surface="two-hosts-50-small")
+    memory = remembered(earlier, seed=4, cv=0.05)
+    assert memory is remembered(earlier, seed=1, cv=0.05)
+    assert memory.trials[0].params == CommParams()
+    assert memory.best in [trial.params for trial in memory.trials]
+    truth = surface_of(earlier).truth
+    assert truth(memory.best).step_us < truth(CommParams()).step_us
+
+
+def test_earlier_jobs_have_other_hosts_or_cables() -> None:
+    usual = all_surfaces()["narrow-resnet50 1G 2x2"]
+    wide, slow = (
+        surface_of(Earlier(surface=usual.name, **other))  # type: ignore[arg-type]
+        for other in ({"hosts": 4}, {"bandwidth": 0.2})
+    )
+    assert (wide.name, wide.size) == ("narrow-resnet50 1G 4x2", 8)
+    assert slow.name == "narrow-resnet50 0.2G 2x2"
+    assert slow.operations == usual.operations
+    assert slow.default_us > 2 * usual.default_us
+    for kind in KINDS.values():
+        for earlier in (one for several in kind.memory.values() for one in several):
+            assert surface_of(earlier).hosts > 1
+
+
+def test_what_a_misleading_memory_recommends_is_far_from_the_best() -> None:
+    for target in ("two-hosts-200-single", "two-hosts-50-small"):
+        here = all_surfaces()[target]
+        there = surface_of(KINDS["misleading"].memory[target][0])
+        best = min(there.cells, key=lambda params: there.truth(params).step_us)
+        assert here.truth(best).step_us > 1.2 * here.oracle.step_us
+
+
+def test_after_the_end_a_slow_link_is_noticed_and_a_steady_job_left_alone() -> None:
+    run = slow_link("two-hosts-200-small", seed=0)
+    assert run.alarms == 0
+    assert 0 < run.noticed < AFTER
+    assert run.settled >= run.noticed or run.settled == 0
+    assert run.gain > 0
+    calm = quiet("stationary", "two-hosts-200-single", 0, 2000)
+    assert calm.alarms == 0
+    assert "| all | 1 | 2000 | 0.0 |" in after_table([run], [calm])
