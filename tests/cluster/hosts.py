@@ -4,11 +4,13 @@
         process = hosts.start((2, 2), [sys.executable, "train.py"])  # 2 ranks on each host
         hosts.set_rate(50)  # while the job runs
 
-A host is a network namespace. What runs there also has a host name, processes and a /dev/shm of its
-own, so neither MPI nor the engine can take two hosts for one. ``mpirun`` starts on the first host
-and reaches the second one through the launch agent, which passes no variables on, as ssh does.
+A host is a network namespace. What runs there also has a host name, processes, a /dev/shm and files
+of /etc of its own, so neither MPI nor the engine can take two hosts for one. ``mpirun`` or
+``horovodrun`` starts on the first host and reaches the second one through the launch agent, which
+passes no variables on, as ssh does.
 
-Needs root and iproute2. Names carry the id of this process; what ended runs left is removed.
+Needs iproute2 and root, if only that of a user namespace (``namespace_words``). Names of namespaces
+carry the id of this process; what ended runs left is removed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,12 +31,14 @@ from pathlib import Path
 from types import TracebackType
 
 BIN = Path(sys.executable).parent
-NETNS_FILES = Path("/etc/netns")
 SUBNET = "10.77.0"
 DEVICE = "eth0"
 ENTER = (
-    'hostname "$0"; mount -t tmpfs -o size=512m tmpfs /dev/shm; "$@" & trap "kill $!" TERM; wait $!'
+    'hostname "$0"; for f in "$1"/*; do mount --bind "$f" "/etc/${f##*/}"; done; shift; '
+    'mount -t tmpfs -o size=512m tmpfs /dev/shm; "$@" & trap "kill $!" TERM; wait $!'
 )
+NEW_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
+OWN_RUN = 'mount -t tmpfs tmpfs /run && exec "$@"'  # where ip keeps the names of its namespaces
 ROOT_VARIABLES = {
     f"{prefix}_ALLOW_RUN_AS_ROOT{end}": "1"
     for prefix in ("OMPI", "PRTE")
@@ -44,15 +49,25 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """One host: its name is also that of its network namespace."""
+    """One host.
+
+    Attributes:
+        name: Its host name.
+        address: Its address on the cable.
+        namespace: Its network namespace.
+        etc: Folder whose entries lie over those of /etc there, e.g. ``hosts``.
+    """
 
     name: str
     address: str
+    namespace: str
+    etc: Path
 
     def inside(self, words: Sequence[str]) -> list[str]:
         """Return the words that run ``words`` on this host; all of it ends with the first."""
-        enter = ["ip", "netns", "exec", self.name, "unshare", "--uts", "--pid", "--fork"]
-        return [*enter, "--kill-child", "--mount-proc", "sh", "-c", ENTER, self.name, *words]
+        enter = ["ip", "netns", "exec", self.namespace, "unshare", "--uts", "--pid", "--fork"]
+        enter += ["--kill-child", "--mount-proc", "sh", "-c", ENTER, self.name, str(self.etc)]
+        return [*enter, *words]
 
 
 class TwoHosts:
@@ -63,17 +78,23 @@ class TwoHosts:
     """
 
     def __init__(self, rate_mbit: float | None = None) -> None:
-        stem = f"hvd-{os.getpid()}-{next(_numbers)}"
-        self.a = Host(name=f"{stem}-a", address=f"{SUBNET}.1")
-        self.b = Host(name=f"{stem}-b", address=f"{SUBNET}.2")
+        self._stem = f"hvd-{os.getpid()}-{next(_numbers)}"
+        self._folder = Path(tempfile.mkdtemp(prefix="two-hosts-"))
+        self.a, self.b = self._host("a", 1), self._host("b", 2)
         self._rate_mbit = rate_mbit
-        self._folder: Path | None = None
         self._running: list[subprocess.Popen[str]] = []
 
+    def _host(self, letter: str, number: int) -> Host:
+        return Host(
+            name=f"host-{letter}",
+            address=f"{SUBNET}.{number}",
+            namespace=f"{self._stem}-{letter}",
+            etc=self._folder / letter,
+        )
+
     def __enter__(self) -> TwoHosts:
-        remove_leftovers()
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="two-hosts-"))
+            remove_leftovers()
             self._build()
             self.set_rate(self._rate_mbit)
         except BaseException:
@@ -96,46 +117,42 @@ class TwoHosts:
     def set_rate(self, rate_mbit: float | None) -> None:
         """Make the cable so fast, each way, also while jobs run; None takes the limit away."""
         for host in self.hosts:
+            tc = ["netns", "exec", host.namespace, "tc", "qdisc"]
             if rate_mbit is None:
-                _ip(
-                    "netns", "exec", host.name, "tc", "qdisc", "del", "dev", DEVICE, "root", ok=True
-                )
+                _ip(*tc, "del", "dev", DEVICE, "root", ok=True)
                 continue
-            words = ["tc", "qdisc", "replace", "dev", DEVICE, "root", "tbf"]
             burst = max(64 * 1024, int(rate_mbit * 125))  # 64 KiB: the largest packet; or 1 ms
-            words += ["rate", f"{rate_mbit}mbit", "burst", str(burst), "latency", "50ms"]
-            _ip("netns", "exec", host.name, *words)
+            words = ["rate", f"{rate_mbit}mbit", "burst", str(burst), "latency", "50ms"]
+            _ip(*tc, "replace", "dev", DEVICE, "root", "tbf", *words)
 
     def mpirun(self, ranks: tuple[int, int], environ: Mapping[str, str]) -> list[str]:
         """Return the words before a program that start ``ranks`` = (ranks on a, ranks on b)."""
-        places = ",".join(f"{h.name}:{n}" for h, n in zip(self.hosts, ranks, strict=True) if n)
-        words = [str(BIN / "mpirun"), "-n", str(sum(ranks)), "--host", places]
-        words += ["--bind-to", "none", *self.launch_options()]
+        words = [str(BIN / "mpirun"), "-n", str(sum(ranks)), "--host", self.places(ranks)]
+        words += ["--bind-to", "none"]
         return words + [word for name in sorted(environ) for word in ("-x", name)]
 
-    def launch_options(self) -> list[str]:
+    def places(self, ranks: tuple[int, int]) -> str:
+        """Return ``ranks`` as ``horovodrun -H`` and ``mpirun --host`` want them."""
+        return ",".join(f"{h.name}:{n}" for h, n in zip(self.hosts, ranks, strict=True) if n)
+
+    def launch_variables(self) -> dict[str, str]:
         """Return what mpirun needs to know of these hosts.
 
         The daemon stays attached to the launch agent: an agent that ends takes its host's
         processes with it. What killed ones leave behind goes with the hosts.
         """
-        words = ["--prtemca", "plm_ssh_agent", str(self.agent), "--leave-session-attached"]
-        words += ["--prtemca", "prte_tmpdir_base", str(self.agent.parent)]
-        words += ["--map-by", ":OVERSUBSCRIBE", "--mca", "btl", "self,sm,tcp"]
-        return [
-            *words,
-            "--mca",
-            "btl_tcp_if_include",
-            DEVICE,
-            "--prtemca",
-            "prte_if_include",
-            DEVICE,
-        ]
+        return {
+            "PRTE_MCA_plm_ssh_agent": str(self.agent),
+            "PRTE_MCA_prte_leave_session_attached": "1",
+            "PRTE_MCA_prte_tmpdir_base": str(self._folder),
+            "PRTE_MCA_prte_if_include": DEVICE,
+            "OMPI_MCA_btl": "self,sm,tcp",
+            "OMPI_MCA_btl_tcp_if_include": DEVICE,
+        }
 
     @property
     def agent(self) -> Path:
         """Program that runs a command on a host: ``agent HOST COMMAND``."""
-        assert self._folder is not None, "the hosts exist inside the with block only"
         return self._folder / "agent"
 
     def start(
@@ -145,16 +162,18 @@ class TwoHosts:
         environ = {"OMP_NUM_THREADS": "1", **environ}
         return self.start_on_a([*self.mpirun(ranks, environ), *words], **environ)
 
-    def start_on_a(self, words: Sequence[str | Path], **environ: str) -> subprocess.Popen[str]:
-        """Start a command on host a, in a session of its own."""
+    def start_on_a(
+        self, words: Sequence[str | Path], *, output: int | None = subprocess.PIPE, **environ: str
+    ) -> subprocess.Popen[str]:
+        """Start a command on host a, in a session of its own; None leaves it our own output."""
         kept = {name: value for name, value in os.environ.items() if not _is_of_a_job(name)}
         path = os.pathsep.join([str(BIN), kept.get("PATH", "")])
         process = subprocess.Popen(
             self.a.inside([str(word) for word in words]),
-            env={**kept, **ROOT_VARIABLES, "PATH": path, **environ},
+            env={**kept, **ROOT_VARIABLES, "PATH": path, **self.launch_variables(), **environ},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
             text=True,
             start_new_session=True,
         )
@@ -178,7 +197,7 @@ class TwoHosts:
 
     def processes(self, host: Host) -> list[int]:
         """Return the processes that run on ``host``."""
-        return [int(word) for word in _ip("netns", "pids", host.name).split()]
+        return [int(word) for word in _ip("netns", "pids", host.namespace).split()]
 
     def close(self) -> None:
         """End what runs on the hosts and remove them; may be called again."""
@@ -186,42 +205,39 @@ class TwoHosts:
             _kill(process)
         self._running.clear()
         for host in self.hosts:
-            remove_host(host.name)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_namespace(host.namespace)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _build(self) -> None:
+        lines = ["127.0.0.1 localhost", *(f"{h.address} {h.name}" for h in self.hosts)]
         for host in self.hosts:
-            _ip("netns", "add", host.name)
-            folder = NETNS_FILES / host.name
-            folder.mkdir(parents=True)
-            lines = ["127.0.0.1 localhost", *(f"{h.address} {h.name}" for h in self.hosts)]
-            (folder / "hosts").write_text("\n".join(lines) + "\n")
-        a, b = self.a.name, self.b.name
+            _ip("netns", "add", host.namespace)
+            host.etc.mkdir()
+            (host.etc / "hosts").write_text("\n".join(lines) + "\n")
+        a, b = self.a.namespace, self.b.namespace
         _ip("link", "add", DEVICE, "netns", a, "type", "veth", "peer", DEVICE, "netns", b)
         for host in self.hosts:
-            _ip("-n", host.name, "address", "add", f"{host.address}/24", "dev", DEVICE)
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", DEVICE)
             for device in ("lo", DEVICE):
-                _ip("-n", host.name, "link", "set", device, "up")
+                _ip("-n", host.namespace, "link", "set", device, "up")
         self._write_agent()
 
     def _write_agent(self) -> None:
+        lines = ["#!/bin/sh", 'host="$1"; shift', 'case "$host" in']
         clean = f'env -i PATH="{BIN}:$PATH" HOME="$HOME" sh -c "$*"'
-        inner = Host(name="$host", address="").inside([])[:-3]
-        enter = " ".join([*inner, "-c", f"'{ENTER}'", '"$host"'])
-        self.agent.write_text(f'#!/bin/sh\nhost="$1"; shift\nexec {enter} {clean}\n')
+        for host in self.hosts:
+            lines.append(f"{host.name}) exec {shlex.join(host.inside([]))} {clean} ;;")
+        lines += ["esac", 'echo "there is no host $host" >&2; exit 1']
+        self.agent.write_text("\n".join(lines) + "\n")
         self.agent.chmod(0o755)
 
 
-def remove_host(name: str) -> None:
+def remove_namespace(name: str) -> None:
     """End what still runs in the network namespace ``name`` and remove it, if it exists."""
     for word in _ip("netns", "pids", name, ok=True).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(word), signal.SIGKILL)
     _ip("netns", "del", name, ok=True)
-    shutil.rmtree(NETNS_FILES / name, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        NETNS_FILES.rmdir()
 
 
 def remove_leftovers() -> None:
@@ -229,7 +245,7 @@ def remove_leftovers() -> None:
     for line in _ip("netns", "list").splitlines():
         match = re.fullmatch(r"hvd-(\d+)-\d+-[ab]", line.split()[0])
         if match and not Path("/proc", match[1]).exists():
-            remove_host(match[0])
+            remove_namespace(match[0])
 
 
 def _is_of_a_job(name: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.hosts import DEVICE, NETNS_FILES, TwoHosts
+from cluster.hosts import DEVICE, TwoHosts
 from cluster.loop import BYTES_PER_STEP
 
 LOOP = Path(__file__).with_name("loop.py")
@@ -38,12 +38,11 @@ def namespaces() -> str:
 def test_nothing_is_left_behind() -> None:
     with TwoHosts(rate_mbit=100) as hosts:
         sleeper = hosts.start_on_a(["sleep", "100"])
-        assert all(host.name in namespaces() for host in hosts.hosts)
-        agent = hosts.agent
+        assert all(host.namespace in namespaces() for host in hosts.hosts)
+        folder = hosts.agent.parent
     assert sleeper.returncode is not None
-    assert not any(host.name in namespaces() for host in hosts.hosts)
-    assert not any((NETNS_FILES / host.name).exists() for host in hosts.hosts)
-    assert not agent.exists()
+    assert not any(host.namespace in namespaces() for host in hosts.hosts)
+    assert not folder.exists()
     hosts.close()
 
 
@@ -91,7 +90,7 @@ def test_a_rank_that_dies_ends_the_job_on_both_hosts(
 def test_the_cable_has_one_end_on_each_host(hosts: TwoHosts) -> None:
     for host in hosts.hosts:
         done = subprocess.run(
-            ["ip", "-n", host.name, "-brief", "address", "show", "dev", DEVICE],
+            ["ip", "-n", host.namespace, "-brief", "address", "show", "dev", DEVICE],
             capture_output=True,
             text=True,
             check=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.hosts import BIN, DEVICE, NETNS_FILES, Host, TwoHosts
+from cluster.hosts import BIN, DEVICE, Host, TwoHosts
 
 PORT = 2222
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
@@ -84,7 +84,7 @@ def door(hosts: TwoHosts, tmp_path: Path) -> Iterator[Door]:
 @contextlib.contextmanager
 def known_host(hosts: TwoHosts, key: Path) -> Iterator[None]:
     """Make the files of host a's /etc/ssh: the key of host b, and no other."""
-    folder = NETNS_FILES / hosts.a.name / "ssh"
+    folder = hosts.a.etc / "ssh"
     folder.mkdir()
     try:
         (folder / "ssh_known_hosts").write_text(f"[{hosts.b.name}]:{PORT} {key.read_text()}")
@@ -101,7 +101,7 @@ def wait_until_it_listens(
     code = f"import socket; print(socket.create_connection(({address!r}, {PORT}), 2).recv(8))"
     deadline = time.monotonic() + 20
     while True:
-        words = ["ip", "netns", "exec", client.name, sys.executable, "-S", "-c", code]
+        words = ["ip", "netns", "exec", client.namespace, sys.executable, "-S", "-c", code]
         done = subprocess.run(words, capture_output=True, text=True, timeout=10)
         if "SSH-2.0" in done.stdout:
             return

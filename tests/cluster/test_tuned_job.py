@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from cluster.hosts import BIN, DEVICE, TwoHosts
+from cluster.hosts import BIN, TwoHosts
 
 JOB = Path(__file__).parent.parent / "e2e" / "job.py"
 FAST = {
@@ -24,9 +24,7 @@ def test_the_tuner_explores_the_hierarchical_allreduce(
     slow_hosts: TwoHosts, tmp_path: Path
 ) -> None:
     log = tmp_path / "log.csv"
-    places = ",".join(f"{host.name}:2" for host in slow_hosts.hosts)
-    words = [BIN / "horovodrun", "-np", "4", "-H", places, "--network-interfaces", DEVICE]
-    words += ["--mpi-args", " ".join(slow_hosts.launch_options())]
+    words = [BIN / "horovodrun", "-np", "4", "-H", slow_hosts.places((2, 2))]
     words += [sys.executable, JOB, tmp_path, "4000"]
     process = slow_hosts.start_on_a(words, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
     _, err = process.communicate(timeout=110)
