@@ -38,7 +38,7 @@ setup: .venv/engine.stamp
 	@touch $@
 
 demo: setup
-	timeout 420 $(BIN)/python experiments/digits/demo.py --output demo-output
+	timeout --foreground 600 $(BIN)/python experiments/digits/demo.py --output demo-output
 
 test: setup
 	$(BIN)/python tests/run_tiers.py

@@ -47,7 +47,8 @@ class Comparison:
         return [
             f"default: {self.default_ms:6.2f} ms a step ({_between(self.default_range)})",
             f"tuned:   {self.tuned_ms:6.2f} ms a step ({_between(self.tuned_range)})",
-            f"default / tuned: {self.ratio:.3f} (95 % interval {self.low:.3f} to {self.high:.3f})",
+            f"gain:    {_gain(self.ratio)} % over the default "
+            f"(95 % interval {_gain(self.low)} to {_gain(self.high)})",
             f"verdict: {self.verdict()}",
         ]
 
@@ -56,9 +57,11 @@ class Comparison:
         if self.pairs < LEAST_PAIRS:
             return f"{self.pairs} pairs are too few to say anything (at least {LEAST_PAIRS})"
         if self.low > 1:
-            return f"the tuned setting is faster: {100 * (1 - 1 / self.ratio):.1f} % less per step"
+            share = 100 * (1 - 1 / self.ratio)
+            return f"the tuned setting is faster: a step takes {share:.1f} % less time"
         if self.high < 1:
-            return f"the tuned setting is slower: {100 * (1 / self.ratio - 1):.1f} % more per step"
+            share = 100 * (1 / self.ratio - 1)
+            return f"the tuned setting is slower: a step takes {share:.1f} % more time"
         return "no difference that these runs can show"
 
 
@@ -101,6 +104,10 @@ def _draw(pairs: Sequence[tuple[Medians, Medians]], rng: np.random.Generator) ->
 
 def _log_ratio(default: Medians, tuned: Medians) -> float:
     return float(np.log(np.median(default)) - np.log(np.median(tuned)))
+
+
+def _gain(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f}"
 
 
 def _between(bounds: tuple[float, float]) -> str:

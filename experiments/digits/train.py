@@ -88,6 +88,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step")
+    parser.add_argument("--width", type=int, default=16, help="channels of the first layers")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="folder for a checkpoint per epoch")
@@ -109,7 +110,7 @@ def main() -> None:
     shard = torch.utils.data.Subset(test_set, range(hvd.rank(), len(test_set), hvd.size()))
     test = DataLoader(shard, batch_size=len(shard))
 
-    model = DigitsNet()
+    model = DigitsNet(arguments.width)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=arguments.lr * hvd.size(), momentum=0.9, weight_decay=1e-4
     )

@@ -10,7 +10,8 @@ of /etc of its own, so neither MPI nor the engine can take two hosts for one. ``
 passes no variables on, as ssh does.
 
 Needs iproute2 and root, if only that of a user namespace (``namespace_words``). Names of namespaces
-carry the id of this process; what ended runs left is removed.
+carry the id of this process; what ended runs left is removed. What a machine refuses is a
+``HostsError``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 
 BIN = Path(sys.executable).parent
+PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 SUBNET = "10.77.0"
 DEVICE = "eth0"
 ENTER = (
@@ -44,7 +46,18 @@ ROOT_VARIABLES = {
     for prefix in ("OMPI", "PRTE")
     for end in ("", "_CONFIRM")
 }
+SWITCHES = (
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("user.max_user_namespaces", "0", "10000"),
+)
+"""Kernel settings: (name, value that refuses user namespaces, value that allows them)."""
+
 _numbers = itertools.count()
+
+
+class HostsError(RuntimeError):
+    """The machine refuses what the hosts need; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +92,7 @@ class TwoHosts:
 
     def __init__(self, rate_mbit: float | None = None) -> None:
         self._stem = f"hvd-{os.getpid()}-{next(_numbers)}"
-        self._folder = Path(tempfile.mkdtemp(prefix="two-hosts-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self._stem}-"))
         self.a, self.b = self._host("a", 1), self._host("b", 2)
         self._rate_mbit = rate_mbit
         self._running: list[subprocess.Popen[str]] = []
@@ -167,10 +180,9 @@ class TwoHosts:
     ) -> subprocess.Popen[str]:
         """Start a command on host a, in a session of its own; None leaves it our own output."""
         kept = {name: value for name, value in os.environ.items() if not _is_of_a_job(name)}
-        path = os.pathsep.join([str(BIN), kept.get("PATH", "")])
         process = subprocess.Popen(
             self.a.inside([str(word) for word in words]),
-            env={**kept, **ROOT_VARIABLES, "PATH": path, **self.launch_variables(), **environ},
+            env={**kept, **ROOT_VARIABLES, "PATH": PATH, **self.launch_variables(), **environ},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -179,6 +191,16 @@ class TwoHosts:
         )
         self._running.append(process)
         return process
+
+    def check(self) -> None:
+        """Run a program on each host.
+
+        Raises:
+            HostsError: One of them cannot; says why.
+        """
+        for host in self.hosts:
+            if refusal := _refusal(host.inside(["true"])):
+                raise HostsError(f"no process starts on {host.name}: {refusal}")
 
     def run(
         self, ranks: tuple[int, int], words: Sequence[str | Path], limit_s: float, **environ: str
@@ -232,6 +254,50 @@ class TwoHosts:
         self.agent.chmod(0o755)
 
 
+def namespace_words() -> list[str]:
+    """Return the words before a program that may make hosts: none for root.
+
+    Without root the program gets a user namespace, where it is root of networks and mounts of its
+    own; the files that it writes belong to the user.
+
+    Raises:
+        HostsError: Neither works here; says why and what to do.
+    """
+    for program, package in (("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux")):
+        if shutil.which(program, path=PATH) is None:
+            raise HostsError(f"there is no program {program!r} here: install {package}")
+    if os.geteuid() == 0 and not _refusal(["unshare", "--net", "--mount", "true"]):
+        return []
+    words = [*NEW_USER, "sh", "-c", OWN_RUN, "sh"]
+    if refusal := _refusal([*words, "true"]):
+        raise HostsError(f"network namespaces are refused ({refusal}): {_way_out()}")
+    return words
+
+
+def _way_out() -> str:
+    """Return what to do where user namespaces are refused."""
+    if os.geteuid() == 0:
+        return "in a container, start it with --privileged"
+    for name, refuses, allows in SWITCHES:
+        path = Path("/proc/sys", *name.split("."))
+        if path.exists() and path.read_text().strip() == refuses:
+            return f"run this as root, or allow them with `sudo sysctl {name}={allows}`"
+    return "run this as root"
+
+
+def _refusal(words: Sequence[str]) -> str:
+    """Return why ``words`` fail, or ""."""
+    done = _do(words)
+    if done.returncode == 0:
+        return ""
+    return next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+
+
+def _do(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PATH": PATH}
+    return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=20)
+
+
 def remove_namespace(name: str) -> None:
     """End what still runs in the network namespace ``name`` and remove it, if it exists."""
     for word in _ip("netns", "pids", name, ok=True).split():
@@ -241,11 +307,19 @@ def remove_namespace(name: str) -> None:
 
 
 def remove_leftovers() -> None:
-    """Remove hosts of processes that ended without removing them."""
+    """Remove namespaces and folders of processes that ended without removing them."""
     for line in _ip("netns", "list").splitlines():
-        match = re.fullmatch(r"hvd-(\d+)-\d+-[ab]", line.split()[0])
-        if match and not Path("/proc", match[1]).exists():
-            remove_namespace(match[0])
+        if _has_ended(name := line.split()[0]):
+            remove_namespace(name)
+    for folder in Path(tempfile.gettempdir()).glob("hvd-*"):
+        if _has_ended(folder.name):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_ended(name: str) -> bool:
+    """Return whether ``name`` is that of hosts whose process has ended."""
+    match = re.fullmatch(r"hvd-(\d+)-\d+-\w+", name)
+    return match is not None and not Path("/proc", match[1]).exists()
 
 
 def _is_of_a_job(name: str) -> bool:
@@ -256,11 +330,11 @@ def _ip(*words: str, ok: bool = False) -> str:
     """Run ``ip`` and return what it prints; with ``ok`` it may fail.
 
     Raises:
-        RuntimeError: It fails; says how.
+        HostsError: It fails; says how.
     """
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20, check=False)
+    done = _do(["ip", *words])
     if done.returncode and not ok:
-        raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+        raise HostsError(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
 
 

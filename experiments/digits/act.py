@@ -1,0 +1,211 @@
+"""An act of the demo: a job is tuned, the answer is shown, default and answer are timed in turns.
+
+Both acts run the same script under the same commands; they differ in where its ranks are.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from compare import LEAST_PAIRS, compare, read_medians
+
+from autotune.errors import AutotuneError
+from autotune.result import Result, gain_text, read_result
+
+BIN = Path(sys.executable).parent
+TRAIN = Path(__file__).with_name("train.py")
+JOB_LIMIT_S = 150
+
+Words = list[str | Path]
+Start = Callable[[Words, dict[str, str], int | None], "subprocess.Popen[str]"]
+"""Starts words with more variables; their output goes to pipes or, for None, where ours goes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """A job that is tuned and then timed.
+
+    Attributes:
+        start: Starts a command where rank 0 is.
+        launch: Options of horovodrun.
+        train: Options of train.py in every run.
+        output: Folder for the log and the step times.
+        epochs: Length of the tuned job.
+        timed_epochs: Length of the timed jobs.
+        pairs: Pairs of timed jobs.
+        place: Where the ranks are, for people.
+        deadline: ``time.monotonic()`` at which the act should be over.
+    """
+
+    start: Start
+    launch: tuple[str, ...]
+    train: tuple[str, ...] = ()
+    output: Path
+    epochs: int
+    timed_epochs: int
+    pairs: int
+    place: str
+    deadline: float
+
+    @property
+    def log(self) -> Path:
+        return self.output / "autotune.csv"
+
+    def command(self, epochs: int, *arguments: str | Path) -> Words:
+        """Return the command that trains for ``epochs`` epochs."""
+        words: Words = [BIN / "horovodrun", *self.launch, sys.executable, TRAIN, *self.train]
+        return [*words, "--epochs", str(epochs), *arguments]
+
+    def train_untuned(self) -> None:
+        """Train shortly with the default settings."""
+        self.show(self.command(self.timed_epochs))
+
+    def play(self) -> None:
+        """Tune, show the answer, and time it if it is not the default."""
+        self.tune()
+        self.show([BIN / "autotune", "show", self.log])
+        self.show([BIN / "autotune", "best", self.log])
+        answer = self.answer()
+        if answer.finished and not answer.certified:
+            print("\nNo gain was proven and the default is kept: there are no two to compare.")
+            return
+        self.measure()
+        if answer.finished:
+            print(f"certificate, from inside the tuned job: {gain_text(answer)}", flush=True)
+
+    def tune(self) -> None:
+        """Train with tuning on; a job that ends before its tuner does is started once more.
+
+        On a busy machine the tuner pauses to keep its budget, so one job may not be long enough.
+        """
+        switches = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": short(self.log.absolute())}
+        command = self.command(self.epochs, "--output", self.output)
+        begin = time.monotonic()
+        self.show(command, **switches)
+        now = time.monotonic()
+        if not self.answer().finished and now + 2 * (now - begin) < self.deadline:
+            print("\nThe job ended before its tuner did: the same command goes on from the log.")
+            self.show(command, **switches)
+
+    def answer(self) -> Result:
+        """Return what the log says; without one trial the demo ends."""
+        try:
+            return read_result(str(self.log))
+        except AutotuneError as error:
+            fail(str(error))
+
+    def measure(self) -> None:
+        """Time default and answer in turns, equal seeds in each pair, and print the verdict."""
+        print("\nDefault and tuned in turns, pair by pair in the other order:")
+        print(f"\n$ {shown(self.timed('default', Path('STEP-TIMES'), 'SEED'))}")
+        print(f"$ {shown(self.timed('tuned', Path('STEP-TIMES'), 'SEED'))}\n", flush=True)
+        runs: dict[str, list[Path]] = {"default": [], "tuned": []}
+        begin = time.monotonic()
+        for pair in range(self.pairs):
+            each = (time.monotonic() - begin) / max(pair, 1)
+            if pair >= LEAST_PAIRS and time.monotonic() + each > self.deadline:
+                print(f"time is up: {pair} pairs instead of {self.pairs}")
+                break
+            for name in ("default", "tuned") if pair % 2 == 0 else ("tuned", "default"):
+                stats = self.output / f"{name}-{pair}.json"
+                self.run(self.timed(name, stats, str(100 + pair)), subprocess.PIPE)
+                runs[name].append(stats)
+            default_ms, tuned_ms = (np.median(read_medians(paths[-1])) for paths in runs.values())
+            print(f"pair {pair + 1}: default {default_ms:.1f}, tuned {tuned_ms:.1f} ms a step")
+            sys.stdout.flush()
+        default, tuned = ([read_medians(path) for path in paths] for paths in runs.values())
+        result = compare(default, tuned, np.random.default_rng(0))
+        print(f"\n{self.place}, {machine()}; medians of {len(tuned)} pairs")
+        print("\n".join(result.lines()), flush=True)
+
+    def timed(self, name: str, stats: Path, seed: str) -> Words:
+        """Return the command of a timed job."""
+        command = self.command(self.timed_epochs, "--stats", stats, "--seed", seed)
+        if name == "default":
+            return command
+        return [BIN / "autotune", "replay", self.log, "--", *command]
+
+    def show(self, words: Words, **environ: str) -> None:
+        """Run a command where everyone can see it."""
+        assigned = [f"{name}={text}" for name, text in environ.items()]
+        print(f"\n$ {' '.join([*assigned, shown(words)])}", flush=True)
+        self.run(words, None, **environ)
+
+    def run(self, words: Words, output: int | None, **environ: str) -> None:
+        """Run a command; the demo ends when it fails or does not end."""
+        process = self.start(words, environ, output)
+        try:
+            texts = process.communicate(timeout=JOB_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            fail(f"no end within {JOB_LIMIT_S} s: {shown(words)}")
+        finally:
+            end(process)
+        if process.returncode:
+            print("".join(text for text in texts if text), end="")
+            fail(f"exit code {process.returncode}: {shown(words)}")
+
+
+def start_here(words: Words, environ: dict[str, str], output: int | None) -> subprocess.Popen[str]:
+    """Start ``words`` on this machine as it is."""
+    return subprocess.Popen(
+        [str(word) for word in words],
+        env={**job_environment(), **environ},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        text=True,
+    )
+
+
+def job_environment() -> dict[str, str]:
+    """Return this environment without settings of an earlier job, one thread per rank."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("HOROVOD_")}
+    return {**kept, **RANK_VARIABLES}
+
+
+RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process that still runs, so that it can end what it started."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def fail(reason: str) -> NoReturn:
+    """End the demo."""
+    sys.exit(f"demo: {reason}")
+
+
+def machine() -> str:
+    """Return what the numbers were taken on."""
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores ({platform.machine()}), load {os.getloadavg()[0]:.1f}"
+
+
+def shown(words: Words) -> str:
+    """Return ``words`` as a person would type them."""
+    return shlex.join([short(word) for word in words])
+
+
+def short(word: str | Path) -> str:
+    """Return a word as a person would type it here."""
+    if isinstance(word, Path) and word.is_absolute():
+        inside = word.is_relative_to(Path.cwd())
+        return word.name if word.parent == BIN else os.path.relpath(word) if inside else str(word)
+    return "python" if word == sys.executable else str(word)
