@@ -19,8 +19,8 @@ from typing import NoReturn
 import numpy as np
 from compare import LEAST_PAIRS, compare, read_medians
 
-from autotune.errors import AutotuneError
-from autotune.result import Result, gain_text, read_result
+from autotune.errors import NoAnswerError
+from autotune.result import gain_text, read_result
 
 BIN = Path(sys.executable).parent
 TRAIN = Path(__file__).with_name("train.py")
@@ -75,7 +75,7 @@ class Act:
         self.tune()
         self.show([BIN / "autotune", "show", self.log])
         self.show([BIN / "autotune", "best", self.log])
-        answer = self.answer()
+        answer = read_result(str(self.log))
         if answer.finished and not answer.certified:
             print("\nNo gain was proven and the default is kept: there are no two to compare.")
             return
@@ -93,16 +93,16 @@ class Act:
         begin = time.monotonic()
         self.show(command, **switches)
         now = time.monotonic()
-        if not self.answer().finished and now + 2 * (now - begin) < self.deadline:
+        if not self.finished() and now + 2 * (now - begin) < self.deadline:
             print("\nThe job ended before its tuner did: the same command goes on from the log.")
             self.show(command, **switches)
 
-    def answer(self) -> Result:
-        """Return what the log says; without one trial the demo ends."""
+    def finished(self) -> bool:
+        """Return whether the tuning that the log records was finalised."""
         try:
-            return read_result(str(self.log))
-        except AutotuneError as error:
-            fail(str(error))
+            return read_result(str(self.log)).finished
+        except NoAnswerError:
+            return False
 
     def measure(self) -> None:
         """Time default and answer in turns, equal seeds in each pair, and print the verdict."""
@@ -177,11 +177,11 @@ RANK_VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """End a process that still runs, so that it can end what it started."""
+    """End a process that still runs; it has a moment to end what it started."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(3)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
