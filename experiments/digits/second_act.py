@@ -31,7 +31,8 @@ def second_act(hosts: TwoHosts, options: argparse.Namespace) -> Act:
     """Return the job on ``hosts``."""
 
     def start(words: Words, environ: dict[str, str], output: int | None) -> subprocess.Popen[str]:
-        return hosts.start_on_a(words, output=output, **RANK_VARIABLES, **environ)
+        environ = {**hosts.launch_variables(), **RANK_VARIABLES, **environ}
+        return hosts.start_on_a(words, output=output, **environ)
 
     ranks = options.ranks
     return Act(

@@ -149,7 +149,7 @@ class TwoHosts:
         return ",".join(f"{h.name}:{n}" for h, n in zip(self.hosts, ranks, strict=True) if n)
 
     def launch_variables(self) -> dict[str, str]:
-        """Return what mpirun needs to know of these hosts.
+        """Return what mpirun and horovodrun need to know of these hosts.
 
         The daemon stays attached to the launch agent: an agent that ends takes its host's
         processes with it. What killed ones leave behind goes with the hosts.
@@ -173,7 +173,8 @@ class TwoHosts:
     ) -> subprocess.Popen[str]:
         """Start a job with ``environ`` set on all its ranks; its output goes to pipes."""
         environ = {"OMP_NUM_THREADS": "1", **environ}
-        return self.start_on_a([*self.mpirun(ranks, environ), *words], **environ)
+        words = [*self.mpirun(ranks, environ), *words]
+        return self.start_on_a(words, **self.launch_variables(), **environ)
 
     def start_on_a(
         self, words: Sequence[str | Path], *, output: int | None = subprocess.PIPE, **environ: str
@@ -182,7 +183,7 @@ class TwoHosts:
         kept = {name: value for name, value in os.environ.items() if not _is_of_a_job(name)}
         process = subprocess.Popen(
             self.a.inside([str(word) for word in words]),
-            env={**kept, **ROOT_VARIABLES, "PATH": PATH, **self.launch_variables(), **environ},
+            env={**kept, **ROOT_VARIABLES, "PATH": PATH, **environ},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

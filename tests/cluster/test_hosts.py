@@ -50,7 +50,8 @@ def test_hosts_share_neither_names_nor_memory_nor_variables(hosts: TwoHosts) -> 
     script = "import os, socket; print(socket.gethostname(), os.listdir('/dev/shm'), {})"
     script = script.format("os.environ.get('SOME_VARIABLE'), os.environ.get('HOROVOD_LOG_LEVEL')")
     words = [*hosts.mpirun((1, 1), {"HOROVOD_LOG_LEVEL": "debug"}), sys.executable, "-c", script]
-    process = hosts.start_on_a(words, SOME_VARIABLE="here", HOROVOD_LOG_LEVEL="debug")
+    variables = {**hosts.launch_variables(), "SOME_VARIABLE": "here", "HOROVOD_LOG_LEVEL": "debug"}
+    process = hosts.start_on_a(words, **variables)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     on_a, on_b = sorted(out.splitlines())

@@ -26,7 +26,8 @@ def test_the_tuner_explores_the_hierarchical_allreduce(
     log = tmp_path / "log.csv"
     words = [BIN / "horovodrun", "-np", "4", "-H", slow_hosts.places((2, 2))]
     words += [sys.executable, JOB, tmp_path, "4000"]
-    process = slow_hosts.start_on_a(words, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
+    environ = {**slow_hosts.launch_variables(), **FAST, "HOROVOD_AUTOTUNE_LOG": str(log)}
+    process = slow_hosts.start_on_a(words, **environ)
     _, err = process.communicate(timeout=110)
     assert process.returncode == 0, err
     with log.open() as file:
