@@ -21,6 +21,7 @@ from compare import LEAST_PAIRS, compare, read_medians
 
 from autotune.errors import NoAnswerError
 from autotune.result import gain_text, read_result
+from autotune.trial import CommParams
 
 BIN = Path(sys.executable).parent
 TRAIN = Path(__file__).with_name("train.py")
@@ -71,17 +72,22 @@ class Act:
         self.show(self.command(self.timed_epochs))
 
     def play(self) -> None:
-        """Tune, show the answer, and time it if it is not the default."""
+        """Tune, show the answer, and time it."""
         self.tune()
         self.show([BIN / "autotune", "show", self.log])
         self.show([BIN / "autotune", "best", self.log])
-        answer = read_result(str(self.log))
-        if answer.finished and not answer.certified:
-            print("\nNo gain was proven and the default is kept: there are no two to compare.")
+        self.time_answer(self.log)
+
+    def time_answer(self, log: Path) -> None:
+        """Time default and the answer of ``log`` in turns, if they differ."""
+        answer = read_result(str(log))
+        if answer.params == CommParams():
+            reason = "No gain was proven" if answer.finished else "Nothing is proven yet"
+            print(f"\n{reason} and the default is the answer: there are no two to compare.")
             return
-        self.measure()
-        if answer.finished:
-            print(f"certificate, from inside the tuned job: {gain_text(answer)}", flush=True)
+        self.measure(log)
+        if answer.gain is not None:
+            print(f"The tuned job had said: {gain_text(answer)}", flush=True)
 
     def tune(self) -> None:
         """Train with tuning on; a job that ends before its tuner does is started once more.
@@ -104,12 +110,13 @@ class Act:
         except NoAnswerError:
             return False
 
-    def measure(self) -> None:
-        """Time default and answer in turns, equal seeds in each pair, and print the verdict."""
-        print("\nDefault and tuned in turns, pair by pair in the other order:")
-        print(f"\n$ {shown(self.timed('default', Path('STEP-TIMES'), 'SEED'))}")
-        print(f"$ {shown(self.timed('tuned', Path('STEP-TIMES'), 'SEED'))}\n", flush=True)
-        runs: dict[str, list[Path]] = {"default": [], "tuned": []}
+    def measure(self, log: Path) -> None:
+        """Run pairs of jobs, equal seeds in each, and print what they show."""
+        print("\nDefault and tuned in turns, pair by pair in the other order:\n")
+        before: dict[str, Words] = {"default": [], "tuned": [BIN / "autotune", "replay", log, "--"]}
+        for words in before.values():
+            print(f"$ {shown([*words, *self.timed(Path('STEP-TIMES'), 'SEED')])}", flush=True)
+        runs: dict[str, list[Path]] = {name: [] for name in before}
         begin = time.monotonic()
         for pair in range(self.pairs):
             each = (time.monotonic() - begin) / max(pair, 1)
@@ -118,7 +125,8 @@ class Act:
                 break
             for name in ("default", "tuned") if pair % 2 == 0 else ("tuned", "default"):
                 stats = self.output / f"{name}-{pair}.json"
-                self.run(self.timed(name, stats, str(100 + pair)), subprocess.PIPE)
+                words = [*before[name], *self.timed(stats, str(100 + pair))]
+                self.run(words, subprocess.PIPE)
                 runs[name].append(stats)
             default_ms, tuned_ms = (np.median(read_medians(paths[-1])) for paths in runs.values())
             print(f"pair {pair + 1}: default {default_ms:.1f}, tuned {tuned_ms:.1f} ms a step")
@@ -128,12 +136,9 @@ class Act:
         print(f"\n{self.place}, {machine()}; medians of {len(tuned)} pairs")
         print("\n".join(result.lines()), flush=True)
 
-    def timed(self, name: str, stats: Path, seed: str) -> Words:
+    def timed(self, stats: Path, seed: str) -> Words:
         """Return the command of a timed job."""
-        command = self.command(self.timed_epochs, "--stats", stats, "--seed", seed)
-        if name == "default":
-            return command
-        return [BIN / "autotune", "replay", self.log, "--", *command]
+        return self.command(self.timed_epochs, "--stats", stats, "--seed", seed)
 
     def show(self, words: Words, **environ: str) -> None:
         """Run a command where everyone can see it."""

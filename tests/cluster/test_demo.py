@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from autotune.trial import CommParams
 from cluster.hosts import NEW_USER, namespace_words
 
 ROOT = Path(__file__).resolve().parents[2]
 ACT = [sys.executable, str(ROOT / "experiments/digits/second_act.py"), "--output"]
-SHORT = ["--epochs", "3", "--timed-epochs", "2", "--pairs", "1", "--ranks", "1"]
 NO_NAMESPACES = "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all"
 HOSTS = """
+from autotune.trial import CommParams
 from cluster.hosts import TwoHosts
 with TwoHosts(rate_mbit=100) as hosts:
     hosts.check()
@@ -30,24 +32,34 @@ def namespaces() -> str:
 
 
 @pytest.mark.timeout(300)
-def test_the_second_act_tunes_replays_and_compares(tmp_path: Path) -> None:
-    words = [*ACT, str(tmp_path), *SHORT, "--seconds", "1"]
+def test_the_second_act_tunes_a_job_on_two_hosts_and_shows_the_answer(tmp_path: Path) -> None:
+    out = play(tmp_path, "--epochs", "3", "--seconds", "1")
+    commands = [line.split()[1] for line in out.splitlines() if line.startswith("$ ")]
+    assert commands[:4] == ["horovodrun", "HOROVOD_AUTOTUNE=1", "autotune", "autotune"]
+    assert "horovodrun -np 2 -H host-a:1,host-b:1 python" in out
+    assert "2 host(s); rank 0 on host-a" in out
+    assert (tmp_path / "autotune.csv").read_text().count("\n") > 1
+
+
+@pytest.mark.timeout(300)
+def test_the_second_act_times_an_answer_and_the_default_in_turns(tmp_path: Path) -> None:
+    answer = tmp_path / "best.json"
+    setting = {**CommParams().as_dict(), "cycle_time_ms": 3.0}
+    answer.write_text(json.dumps(setting))
+    out = play(tmp_path, "--answer", answer)
+    assert "2 hosts x 1 ranks, 200 Mbit/s" in out
+    assert "verdict: 1 pairs are too few" in out
+    for name, cycle_time_ms in (("default", 1.0), ("tuned", 3.0)):
+        stats = json.loads((tmp_path / f"{name}-0.json").read_text())
+        assert [rank["cycle_time_ms"] for rank in stats["settings"]] == [cycle_time_ms] * 2
+
+
+def play(output: Path, *options: str | Path) -> str:
+    """Run the second act in a short form and return what it prints."""
+    words = [*ACT, output, "--ranks", "1", "--timed-epochs", "2", "--pairs", "1", *options]
     act = subprocess.run(words, capture_output=True, text=True, timeout=280)
     assert act.returncode == 0, act.stdout + act.stderr
-    commands = [line for line in act.stdout.splitlines() if line.startswith("$ ")]
-    assert [command.split()[1] for command in commands] == [
-        "horovodrun",
-        "HOROVOD_AUTOTUNE=1",
-        "autotune",
-        "autotune",
-        "horovodrun",
-        "autotune",
-    ]
-    assert "-np 2 -H host-a:1,host-b:1" in commands[0]
-    assert "2 host(s); rank 0 on host-a" in act.stdout
-    assert "2 hosts x 1 ranks, 200 Mbit/s" in act.stdout
-    assert "verdict: 1 pairs are too few" in act.stdout
-    assert {path.name for path in tmp_path.glob("*-0.json")} == {"default-0.json", "tuned-0.json"}
+    return act.stdout
 
 
 def test_hosts_can_be_made_in_a_user_namespace_alone() -> None:
