@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from compare import LEAST_PAIRS, compare, read_medians
@@ -25,11 +24,16 @@ from autotune.trial import CommParams
 
 BIN = Path(sys.executable).parent
 TRAIN = Path(__file__).with_name("train.py")
+TUNING_LIMIT_S = 100
 JOB_LIMIT_S = 150
 
 Words = list[str | Path]
 Start = Callable[[Words, dict[str, str], int | None], "subprocess.Popen[str]"]
 """Starts words with more variables; their output goes to pipes or, for None, where ours goes."""
+
+
+class TimeIsUp(SystemExit):
+    """A command takes too long for a demo, which ends with it unless somebody goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +86,8 @@ class Act:
         """Time default and the answer of ``log`` in turns, if they differ."""
         answer = read_result(str(log))
         if answer.params == CommParams():
-            reason = "No gain was proven" if answer.finished else "Nothing is proven yet"
-            print(f"\n{reason} and the default is the answer: there are no two to compare.")
+            reason = "No gain was proven" if answer.finished else "Nothing was proven in this time"
+            print(f"\n{reason} ({machine()}): the default is the answer, nothing is to compare.")
             return
         self.measure(log)
         if answer.gain is not None:
@@ -93,15 +97,21 @@ class Act:
         """Train with tuning on; a job that ends before its tuner does is started once more.
 
         On a busy machine the tuner pauses to keep its budget, so one job may not be long enough.
+        One that takes too long is ended: its log holds all finished trials.
         """
         switches = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": short(self.log.absolute())}
         command = self.command(self.epochs, "--output", self.output)
         begin = time.monotonic()
-        self.show(command, **switches)
-        now = time.monotonic()
-        if not self.finished() and now + 2 * (now - begin) < self.deadline:
-            print("\nThe job ended before its tuner did: the same command goes on from the log.")
-            self.show(command, **switches)
+        try:
+            self.show(command, TUNING_LIMIT_S, **switches)
+            now = time.monotonic()
+            if not self.finished() and now + 2 * (now - begin) < self.deadline:
+                print("\nThe job ended before its tuner: the same command goes on from the log.")
+                self.show(command, TUNING_LIMIT_S, **switches)
+        except TimeIsUp:
+            print(
+                f"\nAfter {TUNING_LIMIT_S} s the job is ended; its log holds all finished trials."
+            )
 
     def finished(self) -> bool:
         """Return whether the tuning that the log records was finalised."""
@@ -126,7 +136,7 @@ class Act:
             for name in ("default", "tuned") if pair % 2 == 0 else ("tuned", "default"):
                 stats = self.output / f"{name}-{pair}.json"
                 words = [*before[name], *self.timed(stats, str(100 + pair))]
-                self.run(words, subprocess.PIPE)
+                self.run(words, subprocess.PIPE, JOB_LIMIT_S)
                 runs[name].append(stats)
             default_ms, tuned_ms = (np.median(read_medians(paths[-1])) for paths in runs.values())
             print(f"pair {pair + 1}: default {default_ms:.1f}, tuned {tuned_ms:.1f} ms a step")
@@ -140,24 +150,28 @@ class Act:
         """Return the command of a timed job."""
         return self.command(self.timed_epochs, "--stats", stats, "--seed", seed)
 
-    def show(self, words: Words, **environ: str) -> None:
+    def show(self, words: Words, limit_s: float = JOB_LIMIT_S, **environ: str) -> None:
         """Run a command where everyone can see it."""
         assigned = [f"{name}={text}" for name, text in environ.items()]
         print(f"\n$ {' '.join([*assigned, shown(words)])}", flush=True)
-        self.run(words, None, **environ)
+        self.run(words, None, limit_s, **environ)
 
-    def run(self, words: Words, output: int | None, **environ: str) -> None:
-        """Run a command; the demo ends when it fails or does not end."""
+    def run(self, words: Words, output: int | None, limit_s: float, **environ: str) -> None:
+        """Run a command; the demo ends when it fails.
+
+        Raises:
+            TimeIsUp: It has not ended within ``limit_s`` seconds; it is ended.
+        """
         process = self.start(words, environ, output)
         try:
-            texts = process.communicate(timeout=JOB_LIMIT_S)
+            texts = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            fail(f"no end within {JOB_LIMIT_S} s: {shown(words)}")
+            raise TimeIsUp(f"demo: no end within {limit_s:g} s: {shown(words)}") from None
         finally:
             end(process)
         if process.returncode:
             print("".join(text for text in texts if text), end="")
-            fail(f"exit code {process.returncode}: {shown(words)}")
+            sys.exit(f"demo: exit code {process.returncode}: {shown(words)}")
 
 
 def start_here(words: Words, environ: dict[str, str], output: int | None) -> subprocess.Popen[str]:
@@ -190,11 +204,6 @@ def end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def fail(reason: str) -> NoReturn:
-    """End the demo."""
-    sys.exit(f"demo: {reason}")
 
 
 def machine() -> str:
