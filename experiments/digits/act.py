@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from compare import LEAST_PAIRS, compare, read_medians
 
-from autotune.errors import NoAnswerError
-from autotune.result import gain_text, read_result
+from autotune.errors import LogError
+from autotune.result import Result, gain_text, read_result
 from autotune.trial import CommParams
 
 BIN = Path(sys.executable).parent
@@ -78,9 +78,19 @@ class Act:
     def play(self) -> None:
         """Tune, show the answer, and time it."""
         self.tune()
+        if self.answer() is None:
+            print(f"\nNot one trial ended in this time ({machine()}).", flush=True)
+            return
         self.show([BIN / "autotune", "show", self.log])
         self.show([BIN / "autotune", "best", self.log])
         self.time_answer(self.log)
+
+    def answer(self) -> Result | None:
+        """Return what the log says, or None where no trial has ended."""
+        try:
+            return read_result(str(self.log))
+        except LogError:
+            return None
 
     def time_answer(self, log: Path) -> None:
         """Time default and the answer of ``log`` in turns, if they differ."""
@@ -104,21 +114,15 @@ class Act:
         begin = time.monotonic()
         try:
             self.show(command, TUNING_LIMIT_S, **switches)
-            now = time.monotonic()
-            if not self.finished() and now + 2 * (now - begin) < self.deadline:
+            answer, now = self.answer(), time.monotonic()
+            finished = answer is not None and answer.finished
+            if not finished and now + 2 * (now - begin) < self.deadline:
                 print("\nThe job ended before its tuner: the same command goes on from the log.")
                 self.show(command, TUNING_LIMIT_S, **switches)
         except TimeIsUp:
             print(
                 f"\nAfter {TUNING_LIMIT_S} s the job is ended; its log holds all finished trials."
             )
-
-    def finished(self) -> bool:
-        """Return whether the tuning that the log records was finalised."""
-        try:
-            return read_result(str(self.log)).finished
-        except NoAnswerError:
-            return False
 
     def measure(self, log: Path) -> None:
         """Run pairs of jobs, equal seeds in each, and print what they show."""
