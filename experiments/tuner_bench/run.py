@@ -56,6 +56,10 @@ SHARES = {
 QUICK_RUNS = 36
 FILES = ("runs", "claims")
 BEGIN, END = "<!-- run.py --report --readme writes from here -->", "<!-- ... to here -->"
+PICTURE = """<picture>
+<source media="(prefers-color-scheme: dark)" srcset="results/time-dark.svg">
+<img alt="regret, and claims on the way, by kind of time" src="results/time-light.svg">
+</picture>"""
 Line = Mapping[str, Any]
 
 
@@ -303,6 +307,8 @@ def overview(rows: Sequence[Line], claims: Sequence[Line], facts: Line) -> str:
     if any(row["policy"] == "ours" for row in rows):
         parts += ["Ours, wanted and seen:", wanted.table(wanted.by_kind(rows, claims, "ours"))]
     parts += before()
+    if (HERE / "results" / "time-light.svg").exists():
+        parts += [PICTURE]
     after = HERE / "results" / "after_done.md"
     if after.exists():
         parts += ["After the end of tuning:", after.read_text().rstrip()]
