@@ -16,7 +16,8 @@ from autotune.errors import InvalidSettingError, LogError
 from autotune.exact import exact, exact_mib, rounded
 from autotune.space import BY_NAME, PARAMETERS
 from autotune.storage.reader import LogView, read_log
-from autotune.trial import Certificate, CommParams, Gain
+from autotune.storage.standing import certified_gain
+from autotune.trial import CommParams, Gain
 
 SCORE_UNIT = "bytes/us, higher is better"
 NOT_COMPARED = "not compared yet"
@@ -105,17 +106,6 @@ def setting_text(params: CommParams, *, beside: CommParams) -> str:
     other = beside.as_dict()
     changed = [name for name, value in params.as_dict().items() if value != other[name]]
     return ", ".join(words[parameter.name] for parameter in ORDER if parameter.name in changed)
-
-
-def certified_gain(certificate: Certificate | None) -> Gain | None:
-    """Return the certificate's gain; None: there is no certificate, or it has none."""
-    if certificate is None:
-        return None
-    values = (certificate.gain, certificate.gain_low, certificate.gain_high)
-    try:
-        return Gain(estimate=values[0], low=values[1], high=values[2])
-    except (InvalidSettingError, TypeError):  # it came to no number
-        return None
 
 
 def result_of(view: LogView) -> Result:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from autotune.cli.table import align
 from autotune.errors import LogError, NoAnswerError
-from autotune.result import NOT_COMPARED, certified_gain, interval_text
+from autotune.result import NOT_COMPARED, interval_text
 from autotune.storage.locking import holder
 from autotune.storage.paths import default_db_path
-from autotune.storage.reader import standing_of
 from autotune.storage.sqlite_reader import (
     RunContent,
     check_ours,
@@ -22,6 +21,7 @@ from autotune.storage.sqlite_reader import (
     read_run,
 )
 from autotune.storage.sqlite_views import datasette_metadata as metadata
+from autotune.storage.standing import certified_gain, standing_of
 from autotune.trial import RunState
 
 _HEADER = ["run", "job", "begun", "host", "ranks", "a host", "trials", "state", "gain over default"]

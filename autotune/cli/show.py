@@ -8,20 +8,19 @@ setting that was compared with the default in pairs the gain that the comparison
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from autotune.cli.table import align
 from autotune.exact import rounded
 from autotune.result import (
     NOT_COMPARED,
     SCORE_UNIT,
-    certified_gain,
     gain_text,
     interval_text,
     result_of,
 )
 from autotune.storage.locking import holder
 from autotune.storage.reader import LogView
+from autotune.storage.standing import latest
 from autotune.trial import RunState, Trial
 
 _COLUMNS = (
@@ -45,7 +44,7 @@ def table(view: LogView) -> str:
     """
     result = result_of(view)
     marked = view.standing.best if view.standing is not None else view.answer()
-    trials = latest(view)
+    trials = latest(view.trials, marked, view.certificate)
     gains = any(trial.gain is not None for trial in trials)
     columns = (*_COLUMNS, *([_GAIN_COLUMN] if gains else []), _STATE_COLUMN)
     header = [[*names, ""] for names in zip(*columns, strict=True)]
@@ -58,23 +57,6 @@ def table(view: LogView) -> str:
     if view.certificate is not None:
         parts += [f"gain: {gain_text(result)}", view.certificate.reason]
     return "\n".join(part.rstrip() for part in parts)
-
-
-def latest(view: LogView) -> list[Trial]:
-    """Return the trials with the score and the gain that are known of them at last."""
-    known = {trial.trial_id: trial for trial in view.trials}
-    best = view.standing.best if view.standing is not None else view.best
-    if best is not None and best.trial_id in known:
-        gain = view.standing.gain if view.standing is not None else best.gain
-        known[best.trial_id] = replace(best, gain=gain)
-    certificate, first = view.certificate, view.trials[0]
-    compared = known.get(certificate.trial_id) if certificate is not None else None
-    gain = certified_gain(certificate)
-    if compared is not None and compared.gain is not None and gain is not None:
-        is_best = best is not None and best.trial_id == compared.trial_id
-        score = compared.score if is_best else (1 + gain.estimate) * first.score
-        known[compared.trial_id] = replace(compared, score=score, gain=gain)
-    return list(known.values())
 
 
 def _legend(view: LogView, *, gains: bool) -> list[str]:

@@ -59,10 +59,44 @@ class TrialStore(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remembered:
+    """What an earlier job that resembles this one learned.
+
+    Attributes:
+        path, run_id: Where it is recorded.
+        similarity: Of the two jobs, in (0, 1].
+        why: In what they are alike and in what not: ``the same tensors on 4 ranks instead of 2``.
+        trials: With the gain that is known of each at last; no gain: the default, and rejected
+            ones. A log of tables 1 knows no gains: there they come from scores of different times,
+            and their intervals are as wide as a machine's speed changes.
+        best: What its job kept or, if it was not finished, held for the best.
+        certificate: The comparison of default and incumbent, if it came to that.
+        step_us: Time of a training step under the default, in microseconds; None: not known.
+        exposed_share: Share of it in which the training waited for communication.
+    """
+
+    path: str
+    run_id: int
+    similarity: float
+    why: str
+    trials: tuple[Trial, ...]
+    best: Trial | None = None
+    certificate: Certificate | None = None
+    step_us: float | None = None
+    exposed_share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fresh:
-    """A new run begins. ``moved_to``: where a log of another job went, if there was one."""
+    """A new run begins.
+
+    Attributes:
+        moved_to: Where a log of another job went, if there was one.
+        memory: What jobs that resemble this one learned, the most similar first.
+    """
 
     moved_to: str | None = None
+    memory: tuple[Remembered, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

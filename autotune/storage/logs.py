@@ -17,15 +17,24 @@ from collections.abc import Callable
 
 from autotune.errors import LogError, RefusedEntryError
 from autotune.storage.backlog import Backlog
-from autotune.storage.contract import Fresh, Replay, Resume, RunInfo, Start, TrialStore
+from autotune.storage.contract import (
+    Fresh,
+    Remembered,
+    Replay,
+    Resume,
+    RunInfo,
+    Start,
+    TrialStore,
+)
 from autotune.storage.csv_log import NEW, CsvLog, row_text, set_aside
 from autotune.storage.database import Database
 from autotune.storage.foreign import CsvContent, parse_csv
 from autotune.storage.locking import FileLock
+from autotune.storage.memory import find_similar
 from autotune.storage.paths import default_db_path, resolve, resolve_folder
-from autotune.storage.reader import standing_of
 from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import RunContent
+from autotune.storage.standing import standing_of
 from autotune.trial import Certificate, RunState, Sample, Standing, Trial
 
 LOG = "HOROVOD_AUTOTUNE_LOG"
@@ -111,7 +120,9 @@ class Logs:
         self._is_running = found is None or found.best is None
         moved_to = self._begin_csv(run, found)
         self._to_database.write(lambda: self._begin_in_database(run, found, retune=retune))
-        return self._announce(found, moved_to)
+        if found is None:
+            return Fresh(moved_to=moved_to, memory=() if retune else self._remember(run))
+        return self._announce(found)
 
     def begin_run(self, run: RunInfo) -> None:
         """Do as ``start`` does, for callers that need not know how the run begins."""
@@ -271,10 +282,16 @@ class Logs:
             raise RefusedEntryError(f"{self.db_path}: no run is open: begin_run comes first")
         return self._database.log
 
-    def _announce(self, found: RunContent | None, moved_to: str | None) -> Start:
+    def _remember(self, run: RunInfo) -> tuple[Remembered, ...]:
+        """Return what similar jobs learned whose databases are beside the logs."""
+        database = self._database
+        assert database is not None and self.db_path is not None
+        folder = os.path.dirname(self.csv_path or self.db_path)
+        own = (database.log.path, database.csv_key) if database.log is not None else None
+        return tuple(find_similar(run, (self.db_path, folder), own=own, say=self.notes.append))
+
+    def _announce(self, found: RunContent) -> Start:
         path = self.csv_path or self.db_path
-        if found is None:
-            return Fresh(moved_to=moved_to)
         if found.best is not None:
             self.notes.append(
                 f"{path}: finished run of this job, replayed (remove it to tune again)"

@@ -9,7 +9,7 @@ import contextlib
 import glob
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,7 +26,8 @@ from autotune.storage.sqlite_reader import (
     read_run,
 )
 from autotune.storage.sqlite_schema import StoredRun
-from autotune.trial import Certificate, RunState, Sample, Standing, Trial, TrialState
+from autotune.storage.standing import best_so_far, safe_best, standing_of
+from autotune.trial import Certificate, RunState, Standing, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,66 +92,6 @@ def read_log(path: str) -> LogView:
         return _read_sqlite(path) if is_sqlite(path) else _read_csv(path)
     except (OSError, ValueError) as error:
         raise LogError(f"{path}: cannot be read ({error})") from None
-
-
-LUCK = 0.05
-"""The highest of a handful of equal settings' readings is easily so much above the others."""
-
-
-def best_so_far(
-    trials: Iterable[Trial], samples: Iterable[Sample] = (), *, default_first: bool = True
-) -> Trial | None:
-    """Return the complete trial with the highest score, the earlier one of equals.
-
-    For logs in which the job itself has not said what it holds for the best.
-
-    Args:
-        trials: Of one run, by trial_id.
-        samples: What is known of their readings: the mean of a trial's is its score. They count
-            only where no trial has a gain: raw readings of different times do not compare.
-        default_first: Trial 0 is the default, which is only beaten by a lead that is not luck:
-            ``LUCK`` above it. Logs of Horovod never hold the default.
-    """
-    trials = list(trials)
-    readings: dict[int, list[float]] = {}
-    for sample in samples if not any(trial.gain for trial in trials) else ():
-        readings.setdefault(sample.trial_id, []).append(sample.score)
-    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    scores: dict[int, float] = {}
-    for trial in complete:
-        known = readings.get(trial.trial_id, [trial.score])
-        scores[trial.trial_id] = sum(known) / len(known)
-    best = max(complete, key=lambda trial: scores[trial.trial_id], default=None)
-    if best is None or not default_first or complete[0].trial_id != 0:
-        return best
-    return best if scores[best.trial_id] > (1 + LUCK) * scores[0] else complete[0]
-
-
-def standing_of(stored: RunContent) -> Standing | None:
-    """Return what an unfinished run holds for the best: by its own word, else by score.
-
-    A certificate is proof, also where the job was killed before it could end the run.
-    """
-    if stored.best is not None:
-        return None
-    certificate = stored.certificate
-    for trial in stored.trials if certificate is not None and certificate.certified else ():
-        if certificate is not None and trial.trial_id == certificate.trial_id:
-            return Standing(best=trial, gain=trial.gain, proven=True)
-    if stored.standing is not None:
-        return stored.standing
-    best = best_so_far(stored.trials, stored.samples)
-    return None if best is None else Standing(best=best, gain=best.gain)
-
-
-def safe_best(trials: Iterable[Trial], standing: Standing | None) -> Trial | None:
-    """Return the setting that an unfinished run answers with: the default as long as in doubt."""
-    if standing is None:
-        return None
-    if standing.proven:
-        return standing.best
-    complete = (trial for trial in trials if trial.state is TrialState.COMPLETE)
-    return next((trial for trial in complete if trial.trial_id == 0), standing.best)
 
 
 def _read_csv(path: str) -> LogView:

@@ -120,13 +120,34 @@ def list_runs(connection: sqlite3.Connection) -> list[StoredRun]:
 @contextlib.contextmanager
 def open_read_only(path: str) -> Iterator[sqlite3.Connection]:
     """Open a database without changing it; whatever is wrong with its content is a ``LogError``."""
-    try:
+    with _errors(path):
         if not is_sqlite(path):
             if os.path.getsize(path):
                 raise LogError(f"{path}: not a SQLite database")
         with contextlib.closing(_connect(path)) as connection:
             connection.row_factory = sqlite3.Row
             yield connection
+
+
+@contextlib.contextmanager
+def open_beside_writer(path: str) -> Iterator[sqlite3.Connection]:
+    """Open a database that a job, even this one, may be writing; errors as ``open_read_only``.
+
+    Only SQLite opens the file: closing it in any other way would drop the locks of a connection
+    that this process has. Nothing is repaired, and nobody is waited for.
+    """
+    with (
+        _errors(path),
+        contextlib.closing(_connect_by(path, "mode=ro", patience_s=0)) as connection,
+    ):
+        connection.row_factory = sqlite3.Row
+        yield connection
+
+
+@contextlib.contextmanager
+def _errors(path: str) -> Iterator[None]:
+    try:
+        yield
     except (sqlite3.Error, OSError) as error:
         raise LogError(f"{path}: cannot be read ({error})") from None
     except (
@@ -153,8 +174,8 @@ def _connect(path: str) -> sqlite3.Connection:
     return _connect_by(path, "mode=ro&immutable=1")
 
 
-def _connect_by(path: str, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=_BUSY_TIMEOUT_S)
+def _connect_by(path: str, mode: str, *, patience_s: float = _BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    connection = sqlite3.connect(_uri(path, mode), uri=True, timeout=patience_s)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.Error:

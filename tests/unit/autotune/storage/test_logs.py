@@ -175,7 +175,9 @@ class TestStarting:
         tune(trials=2, done=True)
         content = (tmp_path / "log.csv").read_bytes()
         logs = open_at()
-        assert logs.start(make_run(size=3)) == Fresh(moved_to=str(tmp_path / "log.csv.1"))
+        start = logs.start(make_run(size=3))
+        assert isinstance(start, Fresh) and start.moved_to == str(tmp_path / "log.csv.1")
+        assert [memory.run_id for memory in start.memory] == [1]
         logs.close()
         assert (tmp_path / "log.csv.1").read_bytes() == content
         assert (tmp_path / "log.csv").read_text() == HEADER + "\n"

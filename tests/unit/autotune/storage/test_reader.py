@@ -9,7 +9,7 @@ import pytest
 from autotune.errors import LogError, NoAnswerError
 from autotune.storage import Resume, open_logs, read_log, sqlite_reader
 from autotune.storage.csv_log import HEADER
-from autotune.storage.reader import best_so_far
+from autotune.storage.standing import best_so_far
 from autotune.trial import RunState, Standing, TrialState
 
 
