@@ -19,7 +19,7 @@ from typing import Literal
 from autotune.errors import InvalidSettingError
 
 Value = int | float | bool
-Scale = Literal["log2", "log", "choice", "bool"]
+Scale = Literal["log2", "log", "linear", "choice", "bool"]
 
 MIB = 1024 * 1024
 
@@ -37,6 +37,8 @@ class Parameter:
         search_low, search_high: Closed search domain, in ``unit``.
         scale: How the search domain is mapped to [0, 1].
         zero_is_special: 0 is a search point of its own beside the range ("off").
+        saturates_at: What a job has a number of, from which on larger values behave alike:
+            "tensors" of a training step, or its "payload" in bytes; None: they never do.
         env: Environment variable that sets (and thereby fixes) the parameter.
         flag: Flag of ``horovodrun``.
         column: Column of the CSV log.
@@ -52,6 +54,7 @@ class Parameter:
     search_high: float
     scale: Scale
     zero_is_special: bool = False
+    saturates_at: Literal["tensors", "payload"] | None = None
     env: str
     flag: str
     column: str
@@ -150,6 +153,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         search_high=2**20,
         scale="choice",
         zero_is_special=True,
+        saturates_at="tensors",
         env="HOROVOD_CACHE_CAPACITY",
         flag="--cache-capacity",
         column="cache_capacity",
@@ -179,6 +183,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         search_high=512 * MIB,
         scale="log2",
         zero_is_special=True,
+        saturates_at="payload",
         env="HOROVOD_FUSION_THRESHOLD",
         flag="--fusion-threshold-mb",
         column="tensor_fusion_threshold",

@@ -7,20 +7,22 @@ letter                 shape           meaning
 =====================  ==============  ============================================================
 ``n``, ``d``, ``m``    counts          readings, dimensions of the search space, candidates
 ``X``                  ``(n, d)``      settings that were read, in the unit cube
-``y``                  ``(n,)``        standardised log scores; higher is better
+``values``             ``(n,)``        log ratios to the default's score; higher is better
+``variances``          ``(n,)``        of the readings, as far as they are known before
 ``candidates``         ``(m, d)``      settings that may be proposed, in the unit cube
 ``K``, ``L``           ``(n, n)``      covariance of the readings; its lower Cholesky factor
-``mean``, ``std``      ``(m,)``        posterior of the noise-free log score
-``length_scales``      ``(d,)``        distance in the unit cube over which the log score changes
-``signal_variance``    scalar          prior variance of ``y``
-``noise_variance``     scalar          variance of one reading around the truth, in units of ``y``
+``mean``, ``std``      ``(m,)``        posterior of the noise-free log ratio
+``length_scales``      ``(d,)``        distance in the unit cube over which the log ratio changes
+``signal_variance``    scalar          prior variance of what is smooth
+``noise_factor``       scalar          on the variances of the readings; learned
 =====================  ==============  ============================================================
 
-Reading order: ``encoding`` (parameters <-> unit cube), ``initial_design``, ``surrogate`` (what is
-known), ``acquisition`` (what is worth knowing), ``optimizer`` (``ask`` and ``tell``).
+Reading order: ``encoding`` (parameters <-> unit cube), ``initial_design``, ``prior`` (what is
+expected), ``surrogate`` (what is known), ``acquisition`` (what is worth knowing), ``optimizer``
+(``ask`` and ``tell``).
 """
 
 from autotune.bayes.encoding import SearchSpace
-from autotune.bayes.optimizer import BayesianOptimizer, Incumbent, Proposal
+from autotune.bayes.optimizer import BayesianOptimizer, Incumbent, Proposal, Simplified
 
-__all__ = ["BayesianOptimizer", "Incumbent", "Proposal", "SearchSpace"]
+__all__ = ["BayesianOptimizer", "Incumbent", "Proposal", "SearchSpace", "Simplified"]

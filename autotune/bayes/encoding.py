@@ -1,11 +1,9 @@
 """The search space: every setting that may be proposed, as a point of the unit cube.
 
 Each parameter gets a short list of values, so the whole space is a finite grid of some thousand
-settings and the acquisition is maximised by looking at all of them. Values that the engine cannot
-tell apart share one coordinate and stand in the grid once:
-
-* all cache capacities at or above the number of tensors of a step;
-* all fusion thresholds at or above the bytes of a step.
+settings and the acquisition is maximised by looking at all of them. Values that a job cannot tell
+apart (``Parameter.saturates_at``: cache capacities at or above the number of tensors of a step,
+fusion thresholds at or above its bytes) share one coordinate and stand in the grid once.
 
 "Off" (threshold 0) is a point of its own below the logarithmic range: with a threshold smaller than
 every tensor nothing is fused either, so it continues the range.
@@ -31,6 +29,8 @@ OFF_GAP = 0.1
 STEPS_PER_OCTAVE = 1
 STEPS_PER_DECADE = 5
 """Finer grids only add near-duplicates: neighbours differ by less than readings can tell."""
+LINEAR_VALUES = 21
+"""Of a linear range, or all whole numbers where there are so few."""
 KIB = 1024
 
 
@@ -57,6 +57,9 @@ class Dimension:
             return 0.0
         if self.parameter.scale == "choice":
             return 1.0 if self.saturation is None or number >= self.saturation else 0.5
+        if self.parameter.scale == "linear":
+            low, high = self.parameter.search_low, self.parameter.search_high
+            return (min(max(number, low), high) - low) / (high - low)
         return self._log_coordinate(number)
 
     def _log_coordinate(self, number: float) -> float:
@@ -88,12 +91,23 @@ def next_power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def _grid(parameter: Parameter, *, tensors: int) -> list[Value]:
+def linear_grid(low: float, high: float, *, whole: bool) -> list[Value]:
+    """Return evenly spaced values from ``low`` to ``high``: all whole numbers, or some of them."""
+    if whole and high - low < LINEAR_VALUES:
+        return list(range(math.ceil(low), math.floor(high) + 1))
+    values = np.linspace(low, high, LINEAR_VALUES)
+    return [round(value) if whole else float(value) for value in values]
+
+
+def _grid(parameter: Parameter, *, count: int) -> list[Value]:
     zero: list[Value] = [0] if parameter.zero_is_special else []
     if parameter.scale == "bool":
         return [False, True]
     if parameter.scale == "choice":
-        return [*zero, *([next_power_of_two(tensors)] if tensors else [])]
+        return [*zero, *([next_power_of_two(count)] if count else [])]
+    if parameter.scale == "linear":
+        whole = parameter.type is int
+        return linear_grid(parameter.search_low, parameter.search_high, whole=whole)
     if parameter.scale == "log2":
         return [*zero, *log2_grid(parameter.search_low, parameter.search_high)]
     return [*zero, *log10_grid(parameter.search_low, parameter.search_high)]
@@ -108,10 +122,10 @@ def dimension(parameter: Parameter, *, default: Value, tensors: int, payload: in
         tensors: Collectives in one training step; 0: unknown.
         payload: Bytes of one training step; 0: unknown.
     """
-    saturation = {"cache_capacity": tensors, "fusion_threshold_bytes": payload}.get(parameter.name)
-    empty = Dimension(parameter=parameter, values=(), saturation=saturation or None)
+    count = {"tensors": tensors, "payload": payload, None: 0}[parameter.saturates_at]
+    empty = Dimension(parameter=parameter, values=(), saturation=count or None)
     by_coordinate: dict[float, Value] = {}
-    for value in [default, *_grid(parameter, tensors=tensors)]:
+    for value in [default, *_grid(parameter, count=count)]:
         by_coordinate.setdefault(round(empty.coordinate(value), 9), value)
     values = tuple(by_coordinate[key] for key in sorted(by_coordinate))
     return Dimension(parameter=parameter, values=values, saturation=empty.saturation)
@@ -133,20 +147,23 @@ class SearchSpace:
         frozen: Collection[str] = (),
         tensors: int = 0,
         payload: int = 0,
+        parameters: Sequence[Parameter] = PARAMETERS,
     ) -> None:
         """Build the grid.
 
         Args:
-            default: The setting of trial 0.
+            default: The setting of trial 0; of another table anything frozen and hashable that has
+                ``as_dict`` and ``with_values``.
             frozen: Names of parameters that stay as in ``default`` (set explicitly, or inert).
             tensors: Collectives in one training step; 0: unknown.
             payload: Bytes of one training step; 0: unknown.
+            parameters: The table.
         """
         self.default = default
         values = default.as_dict()
         every = (
             dimension(p, default=values[p.name], tensors=tensors, payload=payload)
-            for p in PARAMETERS
+            for p in parameters
             if p.name not in frozen
         )
         self.dimensions = tuple(entry for entry in every if len(entry.values) > 1)

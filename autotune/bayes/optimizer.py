@@ -1,4 +1,4 @@
-"""``BayesianOptimizer``: ``ask`` for the next setting, ``tell`` its score."""
+"""``BayesianOptimizer``: ``ask`` for the next setting, ``tell`` what it gained."""
 
 from __future__ import annotations
 
@@ -13,29 +13,36 @@ from numpy.typing import NDArray
 from autotune.bayes.acquisition import expected_improvement
 from autotune.bayes.encoding import FloatArray, SearchSpace
 from autotune.bayes.initial_design import initial_design
+from autotune.bayes.prior import InterpolatedPrior, Prior
 from autotune.bayes.surrogate import (
     TYPICAL_NOISE,
     Hyperparameters,
     Mixture,
+    Outlook,
     Readings,
+    SurrogateError,
     estimate,
     typical,
+    unrelated,
 )
 from autotune.trial import CommParams
 
 WORST_RATIO = 10.0
-"""Anything worse than a tenth of the best score is only "bad"."""
+"""Anything worse than a tenth of the best is only "bad"."""
 KNEE = 0.25
-"""Log scores are compressed from about here below the best: how bad would bend the surrogate."""
+"""Log ratios are compressed from about here below the best: how bad would bend the surrogate."""
 OF_ITS_OWN = 0.03
 """Standard deviation of what a setting has of its own: where readings decide which of the settings
 that were tried is the best, its neighbours count less than its own readings. The search does
 without: there is always something of its own to find, and it would never end."""
 PESSIMISM = 1.64
 """Standard deviations below the mean that a setting may turn out: one in twenty is worse."""
+SMALLEST_VARIANCE = 1e-8
+"""A reading is never more certain than to a hundredth of a percent."""
+LARGEST_VARIANCE = 1.0
+NO_EFFECT = 0.005
+"""A parameter whose value changes less than this has no effect."""
 
-Prior = Callable[[CommParams], FloatArray]
-"""What to expect of a setting: log scores ``(p,)``, up to a constant, of ``p`` rival models."""
 Price = Callable[[FloatArray], FloatArray]
 """Steps of the default that a trial costs beside its own, by step time over the default's."""
 
@@ -62,17 +69,39 @@ class Incumbent:
 
     Attributes:
         params: The setting; always one that was told and not rejected, or the default.
-        score: Its posterior mean, bytes/us.
-        gain: Over the default's posterior mean: ``score / default - 1``.
+        gain: Its posterior mean over the default: ``score / score of the default - 1``.
+        std: Standard deviation of the logarithm of ``1 + gain``.
     """
 
     params: CommParams
-    score: float
     gain: float
+    std: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simplified:
+    """A setting without what has no effect.
+
+    Attributes:
+        params: The setting.
+        no_effect: Names of the parameters that were put back to their defaults, in that order.
+    """
+
+    params: CommParams
+    no_effect: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """One reading of a setting: log ratio of its score over the default's, and its variance."""
+
+    params: CommParams
+    log_ratio: float
+    variance: float
 
 
 def compressed(values: FloatArray, best: float | FloatArray) -> FloatArray:
-    """Return log scores where what is far below ``best`` is drawn towards it."""
+    """Return log ratios where what is far below ``best`` is drawn towards it."""
     result: FloatArray = best - KNEE * np.arcsinh((best - values) / KNEE)
     return result
 
@@ -83,36 +112,42 @@ def expanded(values: FloatArray, best: float) -> FloatArray:
     return result
 
 
-def log_scores(scores: Sequence[float]) -> FloatArray:
-    """Return finite log scores ``(n,)``: unusable ones (NaN, infinite, <= 0) count as the worst.
+def stretch(values: FloatArray, best: float) -> FloatArray:
+    """Return the derivative of ``expanded``: what a small difference there means outside."""
+    result: FloatArray = np.cosh((best - values) / KNEE)
+    return result
+
+
+def usable(told: Sequence[Told]) -> FloatArray:
+    """Return finite log ratios ``(n,)``: those that are not finite count as the worst.
 
     Values below a tenth of the best are raised to it, see ``WORST_RATIO``.
     """
-    usable = [
-        math.log(score) if math.isfinite(score) and score > 0 else -math.inf for score in scores
-    ]
-    best = max(usable, default=-math.inf)
-    if best == -math.inf:
-        return np.zeros(len(usable))
-    floor = best - math.log(WORST_RATIO)
-    return np.array([max(value, floor) for value in usable])
+    values = np.array([one.log_ratio for one in told])
+    values[~np.isfinite(values)] = -math.inf
+    floor = max(0.0, values.max(initial=-math.inf)) - math.log(WORST_RATIO)
+    result: FloatArray = np.maximum(values, floor)
+    return result
 
 
 class BayesianOptimizer:
     """Proposes settings: the default, then an initial design, then by expected improvement.
 
-    With a prior there is no initial design. ``ask`` and ``incumbent`` are pure: asking twice gives
-    the same answer. ``tell``, ``reject``, ``expect``, ``learn`` and ``adopt`` change the state. Two
-    optimizers built from equal generators and told the same agree.
+    With a prior there is no initial design. ``ask``, ``incumbent`` and the other questions are
+    pure: asking twice gives the same answer (what they cannot compute as they should they say in
+    ``trouble``). ``tell``, ``amend``, ``reject``, ``expect``, ``learn`` and ``adopt`` change the
+    state. Two optimizers built from equal generators and told the same agree.
 
-    Only ``learn`` is expensive (it estimates the surrogate's constants and imports
-    scikit-optimize). Where that must not delay the caller, ``snapshot().learn()`` runs elsewhere
-    and its constants are handed back by ``adopt``.
+    ``learn`` estimates the surrogate's constants and imports scikit-optimize, which takes a second.
+    Where that must not delay the caller, ``snapshot().learn()`` runs elsewhere and its constants
+    are handed back by ``adopt``.
 
     Attributes:
         space: The settings that may be proposed.
         constants: The surrogate's constants; None until ``learn`` or ``adopt``.
-        noise: Standard deviation of the log score of one full window, as far as it is known.
+        noise: Standard deviation of the log ratio of one typical reading, as far as it is known.
+        trouble: Why the surrogate is worse than it should be, in one sentence; None where it is
+            not.
     """
 
     def __init__(
@@ -128,60 +163,93 @@ class BayesianOptimizer:
         Args:
             space: The settings that may be proposed.
             rng: Decides the initial design; not used after construction.
-            noise_variance: Fixed noise of one reading in units of the readings' variance; None:
-                learned.
+            noise_variance: Fixed noise of one typical reading in units of the readings' variance;
+                None: a factor on the variances that are told is learned.
             max_trials: Trials that will be made at most; at most half of them are initial design.
         """
         self.space = space
         self.constants: Hyperparameters | None = None
         self.noise = TYPICAL_NOISE
+        self.trouble: str | None = None
         self._noise_variance = noise_variance
         count = min(len(space.dimensions) + 1, max(1, max_trials // 2), space.size - 1)
         self._design = [space.decode(k) for k in initial_design(space.candidates, count, rng=rng)]
         self._prior: Prior | None = None
-        self._prior_of_candidates: list[FloatArray] = []
-        self._settings: list[CommParams] = []
-        self._scores: list[float] = []
-        self._shares: list[float] = []
+        self._interpolated: list[InterpolatedPrior] = []
+        self._typical = typical(len(space.dimensions))
+        self._latest: tuple[tuple[object, ...], Mixture] | None = None
+        self._told: list[Told] = []
         self._rejected: list[CommParams] = []
 
     @property
     def tried(self) -> list[CommParams]:
         """Different settings that were told, in the order of their first reading."""
-        return list(dict.fromkeys(self._settings))
+        return list(dict.fromkeys(one.params for one in self._told))
 
     @property
     def in_initial_design(self) -> bool:
         """Whether there are too few settings for a surrogate of one's own."""
         return len(self.tried) < 1 + len(self._design)
 
+    # ---- telling --------------------------------------------------------------------------------
+
     def expect(self, prior: Prior) -> None:
         """Search around what ``prior`` expects, and skip the initial design."""
-        self._prior, self._design, self._prior_of_candidates = prior, [], []
+        self._prior, self._design, self._interpolated = prior, [], []
 
-    def tell(self, params: CommParams, score: float, share: float = 1.0) -> None:
+    def tell(self, params: CommParams, log_ratio: float, variance: float | None = None) -> int:
         """Record one reading; a setting may be read several times.
 
         Args:
             params: The setting.
-            score: bytes/us, higher is better; NaN, infinite and non-positive ones count as the
-                worst.
-            share: Length of the window, in units of a full one.
+            log_ratio: Logarithm of its score over the default's near it in time; higher is better
+                and 0.01 is one percent; what is not finite counts as the worst. The default's is 0.
+            variance: Of this reading: 0 for the default, which defines the scale; None: that of a
+                typical one (``noise``).
+
+        Returns:
+            The number of the reading, for ``amend``.
         """
-        self._settings.append(params)
-        self._scores.append(score)
-        self._shares.append(min(max(share, 0.05), 10.0))
+        self._told.append(self._reading(params, log_ratio, variance))
+        return len(self._told) - 1
+
+    def amend(self, index: int, log_ratio: float, variance: float | None = None) -> None:
+        """Replace the reading that ``tell`` numbered ``index``: more is known about it now."""
+        self._told[index] = self._reading(self._told[index].params, log_ratio, variance)
+
+    def _reading(self, params: CommParams, log_ratio: float, variance: float | None) -> Told:
+        known = self.noise**2 if variance is None else variance
+        if not math.isfinite(known):
+            known = LARGEST_VARIANCE
+        known = min(max(known, SMALLEST_VARIANCE), LARGEST_VARIANCE)
+        return Told(params=params, log_ratio=log_ratio, variance=known)
 
     def reject(self, params: CommParams) -> None:
         """Record that ``params`` (wrong results, no score) must never be the incumbent."""
         self._rejected.append(params)
-        if params not in self._settings:
-            self.tell(params, 0.0)
+        if params not in self.tried:
+            self.tell(params, -math.inf)
 
     def learn(self) -> None:
         """Estimate the surrogate's constants; does nothing in the initial design."""
-        if len(self.tried) >= 3 and not self.in_initial_design:
-            self.constants = self._estimate()
+        if len(self.tried) < 3 or self.in_initial_design:
+            return
+        model = self._model().most_evident if self.constants is None else self.constants.model
+        constants = self._estimated(self._readings(), model)
+        mixture = self._model_under(constants)
+        self.constants = replace(constants, model=mixture.most_evident)
+        self._latest = (self._key(self.constants, 0.0), mixture)
+
+    def _estimated(self, readings: Readings, model: int) -> Hyperparameters:
+        """Return the constants under one of the prior's models; typical ones where that fails."""
+        for start in (self.constants, None):
+            try:
+                return estimate(
+                    readings.under(model), noise_factor=self._fixed_noise(readings), start=start
+                )
+            except SurrogateError as error:
+                self.trouble = f"the surrogate has typical constants: {error}"
+        return self._typical
 
     def adopt(self, constants: Hyperparameters | None) -> None:
         """Use ``constants`` that a snapshot learned; None keeps the present ones."""
@@ -190,9 +258,10 @@ class BayesianOptimizer:
     def snapshot(self) -> BayesianOptimizer:
         """Return an independent copy, e.g. to ask in another thread while this one is told more."""
         twin = copy.copy(self)
-        twin._settings, twin._scores = list(self._settings), list(self._scores)
-        twin._shares, twin._rejected = list(self._shares), list(self._rejected)
+        twin._told, twin._rejected = list(self._told), list(self._rejected)
         return twin
+
+    # ---- asking ---------------------------------------------------------------------------------
 
     def ask(
         self, pending: Sequence[CommParams] = (), price: Price | None = None
@@ -204,34 +273,46 @@ class BayesianOptimizer:
             price: What a trial may cost; where two settings promise the same, the cheaper one is
                 proposed. None: nothing.
         """
-        taken = [*self.tried, *pending]
-        if not taken:
-            return Proposal(params=self.space.default, improvement=math.inf)
-        free = self.space.untried(taken)
-        if len(free) == 0:
-            return None
-        design = self._next_design_point(taken)
-        if not self._settings:  # the default is being read: what it scores does not matter here
+        return next(iter(self.ask_many(pending, price, 1)), None)
+
+    def ask_many(
+        self, pending: Sequence[CommParams] = (), price: Price | None = None, count: int = 1
+    ) -> list[Proposal]:
+        """Return the next ``count`` settings, or fewer where all others were tried.
+
+        Each is chosen as if those before it had been read, at the cost of nearly one ``ask``.
+
+        Args:
+            pending: As in ``ask``.
+            price: As in ``ask``.
+            count: Settings wanted.
+        """
+        if not self._told:  # the default defines the scale: nothing need be waited for
             twin = self.snapshot()
-            twin.tell(self.space.default, 1.0)
-            return twin.ask(pending, price)
-        if design is not None:
-            (ratio,) = self._worst_ratios([design])
-            return Proposal(params=design, improvement=math.inf, worst_ratio=ratio)
-        return self._ask_surrogate(free, pending, price)
+            twin.tell(self.space.default, 0.0, 0.0)
+            first = [Proposal(params=self.space.default, improvement=math.inf)]
+            if self.space.default in pending:
+                return twin.ask_many(pending, price, count)
+            return first + (twin.ask_many(pending, price, count - 1) if count > 1 else [])
+        taken = [*self.tried, *pending]
+        result = self._of_design(taken, count)
+        taken += [proposal.params for proposal in result]
+        free = self.space.untried(taken)
+        if len(result) == count or len(free) == 0:
+            return result
+        believed = [params for params in taken if params not in self.tried]
+        return result + self._ask_surrogate(free, believed, price, count - len(result))
 
     def incumbent(self) -> Incumbent:
         """Return the best setting by posterior mean; ties go to the default."""
         settings = [params for params in self.tried if params not in self._rejected]
         if self.space.default not in settings:
-            return Incumbent(params=self.space.default, score=0.0, gain=0.0)
+            return Incumbent(params=self.space.default, gain=0.0, std=0.0)
         settings.sort(key=lambda params: params != self.space.default)
-        mean = self.means(settings)
+        mean, std = self.posterior(settings)
         best = int(np.argmax(mean))
         return Incumbent(
-            params=settings[best],
-            score=math.exp(mean[best]) if any(score > 0 for score in self._scores) else 0.0,
-            gain=math.expm1(mean[best] - mean[0]),
+            params=settings[best], gain=math.expm1(mean[best] - mean[0]), std=float(std[best])
         )
 
     def rivals(self) -> list[tuple[CommParams, float]]:
@@ -246,120 +327,179 @@ class BayesianOptimizer:
         return [(settings[int(k)], float(improvement[k])) for k in order]
 
     def means(self, settings: Sequence[CommParams]) -> FloatArray:
-        """Return the posterior means ``(k,)`` of the log scores of ``settings``."""
-        mean, _ = self._known(settings)
-        return expanded(mean, self._best_log_score)
+        """Return the posterior means ``(k,)`` of the log ratios of ``settings`` to the default."""
+        return self.posterior(settings)[0]
+
+    def posterior(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation ``(k,)`` of the log ratios to the default.
+
+        Args:
+            settings: ``k`` settings, whether they were read or not. The standard deviation is of
+                the truth, not of a further reading.
+        """
+        mean, std = self._known(settings)
+        return expanded(mean, self._best), std * stretch(mean, self._best)
+
+    def simplified(self, params: CommParams) -> Simplified:
+        """Put every parameter back to its default whose value has no effect.
+
+        No effect: the default's value is expected to lose less than ``NO_EFFECT``, and less than a
+        standard deviation of that difference. One parameter at a time, the one that loses least
+        first.
+        """
+        names: list[str] = []
+        while True:
+            losses = [
+                (loss, name)
+                for name in self.space.names
+                if (loss := self._loss_without(params, name)) is not None
+            ]
+            if not losses:
+                return Simplified(params=params, no_effect=tuple(names))
+            _, name = min(losses)
+            names.append(name)
+            params = self._without(params, name)
+
+    def _without(self, params: CommParams, name: str) -> CommParams:
+        return params.with_values({name: self.space.default.as_dict()[name]})
+
+    def _loss_without(self, params: CommParams, name: str) -> float | None:
+        """Return what the default's value of a parameter loses; None where it is an effect."""
+        simpler = self._without(params, name)
+        if simpler == params or simpler in self._rejected:
+            return None
+        X, prior = self._points([params, simpler])
+        model, best = self._model(), self._best
+        mean, std = model.difference(X, prior)
+        scale = float(stretch(model.posterior(X[:1], prior[:1])[0], best)[0])
+        return mean * scale if mean * scale < NO_EFFECT and mean < std else None
 
     # ---- the surrogate --------------------------------------------------------------------------
 
     def _known(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:
-        """Return the posterior of ``settings``; cheap, because the prior counts once it is used.
+        """Return the posterior of ``settings``, each with something of its own; compressed."""
+        return self._model(cell_variance=OF_ITS_OWN**2).posterior(*self._points(settings))
 
-        Evaluating the prior everywhere takes a second, which ``ask`` of a snapshot may spend.
+    def _model(self, cell_variance: float = 0.0) -> Mixture:
+        """Return the surrogate; it is kept until more is known."""
+        key = self._key(self._hyper, cell_variance)
+        if self._latest is None or self._latest[0] != key:
+            self._latest = (key, self._model_under(self._hyper, cell_variance))
+        return self._latest[1]
+
+    def _key(self, constants: Hyperparameters, cell_variance: float) -> tuple[object, ...]:
+        return (tuple(self._told), constants, cell_variance, self._prior)
+
+    def _model_under(self, constants: Hyperparameters, cell_variance: float = 0.0) -> Mixture:
+        """Return the surrogate; where the constants do not work, with others that do.
+
+        Raises:
+            SurrogateError: None works.
         """
-        one = copy.copy(self)
-        if not self._prior_of_candidates:
-            one._prior = None
-        hyper = replace(one._hyper, cell_variance=OF_ITS_OWN**2)
-        return Mixture(one._readings(), hyper).posterior(*one._points(settings))
+        readings = self._readings()
+        for tried in (constants, self._typical):
+            try:
+                return Mixture(readings, replace(tried, cell_variance=cell_variance))
+            except SurrogateError as error:
+                self.trouble = f"the surrogate does without what it learned: {error}"
+        return Mixture(readings, unrelated(len(self.space.dimensions)))
 
-    def _next_design_point(self, taken: Sequence[CommParams]) -> CommParams | None:
-        if len(set(taken)) >= 1 + len(self._design):
-            return None
+    def _of_design(self, taken: Sequence[CommParams], count: int) -> list[Proposal]:
+        """Return the next points of the initial design, at most ``count``."""
+        missing = min(count, 1 + len(self._design) - len(set(taken)))
+        if missing <= 0:
+            return []
         known = {self.space.encode(params).tobytes() for params in taken}
-        points = (p for p in self._design if self.space.encode(p).tobytes() not in known)
-        return next(points, None)
+        points = [p for p in self._design if self.space.encode(p).tobytes() not in known][:missing]
+        if not points:
+            return []
+        mean, std = self._known(points)
+        ratios = self._ratios(mean - PESSIMISM * std)
+        return [
+            Proposal(params=params, improvement=math.inf, worst_ratio=float(ratio))
+            for params, ratio in zip(points, ratios, strict=True)
+        ]
 
     def _ask_surrogate(
-        self, free: NDArray[np.intp], pending: Sequence[CommParams], price: Price | None
-    ) -> Proposal:
-        pending = [params for params in pending if params not in self._settings]
-        model = self._believing(pending)
-        told = [*self.tried, *pending]
-        best = float(np.max(model.posterior(*self._points(told))[0]))
-        points = self.space.candidates[free]
-        mean, std = model.posterior(points, self._expected_of_candidates[free])
-        improvement = expected_improvement(mean, std, best)
-        ratios = self._ratios(mean - PESSIMISM * std)
-        worth = improvement if price is None else improvement / (1 + price(ratios))
-        row = int(np.argmax(worth))
-        return Proposal(
-            params=self.space.decode(int(free[row])),
-            improvement=float(improvement.max()),
-            worst_ratio=float(ratios[row]),
-        )
-
-    def _believing(self, pending: Sequence[CommParams]) -> Mixture:
-        """Return the surrogate as if ``pending`` had been read at their posterior mean.
-
-        Source: Ginsbourger, Le Riche and Carraro (2010), Kriging is well-suited to parallelize
-        optimization, section 4.2 ("kriging believer").
-        """
-        readings, hyper = self._readings(), self._hyper
-        model = Mixture(readings, hyper)
-        if not pending:
-            return model
-        points, prior = self._points(pending)
-        mean, _ = model.posterior(points, prior)
-        more = Readings(
-            X=np.vstack([readings.X, points]),
-            values=np.append(readings.values, mean),
-            shares=np.append(readings.shares, np.ones(len(points))),
-            prior=np.vstack([readings.prior, prior]),
-        )
-        return Mixture(more, hyper)
-
-    def _worst_ratios(self, settings: Sequence[CommParams]) -> list[float]:
-        mean, std = self._known(settings)
-        return [float(ratio) for ratio in self._ratios(mean - PESSIMISM * std)]
+        self,
+        free: NDArray[np.intp],
+        pending: Sequence[CommParams],
+        price: Price | None,
+        count: int,
+    ) -> list[Proposal]:
+        told, m = [*self.tried, *pending], len(free)
+        X, prior = self._points(told)
+        points = np.vstack([self.space.candidates[free], X])
+        expected = np.vstack([self._expected_of_candidates[free], prior])
+        outlook, noise = Outlook(self._model(), points, expected), self.noise**2
+        for row in range(m + len(self.tried), m + len(told)):
+            outlook.believe(row, noise)
+        mean = outlook.mean
+        best, open_rows = float(mean[m:].max()), np.ones(m, dtype=bool)
+        result: list[Proposal] = []
+        while True:
+            std = outlook.std
+            improvement = np.where(open_rows, expected_improvement(mean, std, best)[:m], -1.0)
+            ratios = self._ratios((mean - PESSIMISM * std)[:m])
+            worth = improvement if price is None else improvement / (1 + price(ratios))
+            row = int(np.argmax(worth))
+            result.append(
+                Proposal(
+                    params=self.space.decode(int(free[row])),
+                    improvement=float(improvement.max()),
+                    worst_ratio=float(ratios[row]),
+                )
+            )
+            open_rows[row] = False
+            if len(result) == count or not open_rows.any():
+                return result
+            outlook.believe(row, noise)
+            best = max(best, float(mean[row]))
 
     def _ratios(self, low: FloatArray) -> FloatArray:
-        """Return step times over the default's of settings with log scores ``low (m,)``."""
-        default = self.means([self.space.default])[0]
-        gap = default - expanded(low, self._best_log_score)
-        result: FloatArray = np.exp(np.minimum(gap, math.log(WORST_RATIO)))
+        """Return step times over the default's of settings with log ratios ``low (m,)``."""
+        result: FloatArray = np.exp(np.minimum(-expanded(low, self._best), math.log(WORST_RATIO)))
         return result
 
     @property
-    def _best_log_score(self) -> float:
-        return float(np.max(log_scores(self._scores))) if self._scores else 0.0
+    def _best(self) -> float:
+        """The best log ratio that was read; the default's is 0."""
+        return max(0.0, float(usable(self._told).max())) if self._told else 0.0
 
-    def _estimate(self) -> Hyperparameters:
-        readings = self._readings()
-        noise = self._noise_variance
-        fixed = None if noise is None else noise * float(np.var(readings.values))
-        chosen = readings.under(Mixture(readings, self._hyper).most_evident)
-        return estimate(chosen, noise_variance=fixed, noise=self.noise, start=self.constants)
+    def _fixed_noise(self, readings: Readings) -> float | None:
+        """Return the factor on the variances that the caller fixed, if so."""
+        if self._noise_variance is None:
+            return None
+        typical_one = float(np.median(readings.variances))
+        return max(self._noise_variance * float(np.var(readings.values)), 1e-9) / typical_one
 
     @property
     def _hyper(self) -> Hyperparameters:
-        return self.constants or typical(len(self.space.dimensions), self.noise)
+        return self.constants or self._typical
 
     def _readings(self) -> Readings:
-        X, prior = self._points(self._settings)
-        values = compressed(log_scores(self._scores), self._best_log_score)
-        return Readings(X=X, values=values, shares=np.array(self._shares), prior=prior)
+        X, prior = self._points([one.params for one in self._told])
+        values = compressed(usable(self._told), self._best)
+        variances = np.array([one.variance for one in self._told])
+        return Readings(X=X, values=values, variances=variances, prior=prior)
 
     def _points(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:
         """Return ``settings`` in the unit cube ``(k, d)`` and what the prior expects ``(k, p)``."""
         X = np.array([self.space.encode(params) for params in settings])
-        if self._prior is None:
-            return X, np.zeros((len(settings), 0))
-        raw = np.array([self._prior(params) for params in settings])
-        return X, compressed(raw, self._everywhere.max(axis=0))
+        prior = self._expectation
+        return X, np.zeros((len(X), 0)) if prior is None else compressed(prior(X), prior.best)
 
     @property
     def _expected_of_candidates(self) -> FloatArray:
         """What the prior expects of all candidates ``(m, p)``."""
-        if self._prior is None:
+        prior = self._expectation
+        if prior is None:
             return np.zeros((len(self.space.candidates), 0))
-        return compressed(self._everywhere, self._everywhere.max(axis=0))
+        return compressed(prior.of_candidates, prior.best)
 
     @property
-    def _everywhere(self) -> FloatArray:
-        """What the prior says of all candidates ``(m, p)``: computed once, by whoever is first."""
-        if not self._prior_of_candidates:
-            assert self._prior is not None
-            every = [self._prior(self.space.decode(k)) for k in range(len(self.space.candidates))]
-            self._prior_of_candidates.append(np.array(every))
-        return self._prior_of_candidates[0]
+    def _expectation(self) -> InterpolatedPrior | None:
+        """What the prior expects; shared with all snapshots: whoever is first evaluates it."""
+        if self._prior is not None and not self._interpolated:
+            self._interpolated.append(InterpolatedPrior(self.space, self._prior))
+        return self._interpolated[0] if self._interpolated else None

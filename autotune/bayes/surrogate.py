@@ -1,60 +1,76 @@
 """The surrogate: a Gaussian process over the unit cube around what a prior model expects.
 
-``value = location + prior @ weights + g(x) + noise``: the weights of the prior's columns are
-learned, so a prior that is wrong is discounted as soon as readings contradict it. All quantities
-are log scores: 0.01 is one percent.
+``value = location + weight * prior + g(x) + noise``: the weight of the prior is uncertain and
+integrated out, so a prior that is wrong is discounted as soon as readings contradict it. All
+quantities are log ratios: 0.01 is one percent. Every reading has a variance of its own; one factor
+on all of them is learned.
 
-scikit-optimize estimates the constants. With five to twenty readings the maximum of the likelihood
-is often absurd (no noise at all, a length scale of nothing), so what is maximised is the posterior
-density under weak priors that stand below. The surrogate's own posterior is a page of linear
-algebra, kept here so that a setting whose reading is still out can be added without a new estimate,
-and so that library quirks (warnings, negative variances, numpy scalars) end in this file.
+scikit-optimize and scikit-learn do the arithmetic: one kernel (below) says how settings are related
+and ``GaussianProcessRegressor`` gives the posterior, the evidence and the search for the constants.
+With five to twenty readings the maximum of the likelihood is often absurd (no noise at all, a
+length scale of nothing), so what is maximised is the posterior density under weak priors that stand
+below.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.bayes.encoding import FloatArray
+
+if TYPE_CHECKING:
+    from sklearn.gaussian_process import GaussianProcessRegressor
 
 TYPICAL_NOISE = 0.02
 """Standard deviation of one reading where nothing is known about it."""
 TYPICAL_SIGNAL = 0.15
 LENGTH_SCALE_BOUNDS = (0.1, 5.0)
 SIGNAL_VARIANCE_BOUNDS = (1e-4, 1.0)
-NOISE_VARIANCE_BOUNDS = (1e-6, 1.0)
+NOISE_FACTOR_BOUNDS = (0.05, 20.0)
 LENGTH_SCALE_PRIOR = (0.6, 0.6)
 """Median, and standard deviation of the logarithm."""
 SIGNAL_SPREAD = 1.2
 NOISE_SPREAD = 0.8
-"""Standard deviations of the logarithm of the two variances."""
+"""Standard deviations of the logarithm of the signal's variance and of the factor on the noise."""
 WEIGHT_PRIOR = (0.8, 0.4)
 """Mean and standard deviation of the weight of a prior's column."""
 SMALLEST_WEIGHT = 0.01
 """Models less probable than this are left out."""
-MOST_EVALUATIONS = 40
-JITTER = 1e-9
+MOST_EVALUATIONS = 15
+"""Of the likelihood, in one estimate; the next one goes on where it ended."""
+JITTERS = (1e-9, 1e-6, 1e-4)
+"""Added to the diagonal of the covariance; the next one where a factorisation fails."""
 
 
-@dataclass(frozen=True, kw_only=True)
+class SurrogateError(ArithmeticError):
+    """The covariance could not be factorised, or the result is not finite."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Hyperparameters:
-    """The GP's constants, in units of log scores.
+    """The GP's constants, in units of log ratios.
 
-    ``cell_variance``: of what each setting has of its own, beside what is smooth.
+    Attributes:
+        length_scales: ``(d,)``, in the unit cube.
+        signal_variance: Prior variance of what is smooth.
+        noise_factor: On the variances of all readings.
+        cell_variance: Of what each setting has of its own, beside what is smooth.
+        model: The prior's column that explained the readings best.
     """
 
     length_scales: FloatArray
     signal_variance: float
-    noise_variance: float
+    noise_factor: float = 1.0
     cell_variance: float = 0.0
+    model: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +79,14 @@ class Readings:
 
     Attributes:
         X: ``(n, d)`` in the unit cube.
-        values: ``(n,)`` finite log scores.
-        shares: ``(n,)`` length of each reading's window, in units of a full one.
+        values: ``(n,)`` finite log ratios.
+        variances: ``(n,)`` of the readings, as far as they are known before.
         prior: ``(n, p)`` what ``p`` rival prior models expect there; p is 0 without one.
     """
 
     X: FloatArray
     values: FloatArray
-    shares: FloatArray
+    variances: FloatArray
     prior: FloatArray
 
     def under(self, model: int) -> Readings:
@@ -78,98 +94,194 @@ class Readings:
         return replace(self, prior=self.prior[:, model : model + 1])
 
     @classmethod
-    def of(cls, X: FloatArray, values: FloatArray) -> Readings:
-        """Return readings of full windows, without a prior."""
+    def of(cls, X: FloatArray, values: FloatArray, noise: float = TYPICAL_NOISE) -> Readings:
+        """Return readings of equal ``noise`` (standard deviation), without a prior."""
         n = len(values)
-        return cls(X=X, values=values, shares=np.ones(n), prior=np.zeros((n, 0)))
+        return cls(X=X, values=values, variances=np.full(n, noise**2), prior=np.zeros((n, 0)))
 
 
-def typical(d: int, noise: float = TYPICAL_NOISE) -> Hyperparameters:
+def typical(d: int) -> Hyperparameters:
     """Return the constants that are assumed before anything was read."""
     return Hyperparameters(
-        length_scales=np.full(d, LENGTH_SCALE_PRIOR[0]),
-        signal_variance=TYPICAL_SIGNAL**2,
-        noise_variance=noise**2,
+        length_scales=np.full(d, LENGTH_SCALE_PRIOR[0]), signal_variance=TYPICAL_SIGNAL**2
     )
 
 
-def matern52(a: FloatArray, b: FloatArray, length_scales: FloatArray) -> FloatArray:
-    """Return the Matern 5/2 correlation ``(len(a), len(b))`` with one length scale per dimension.
+def unrelated(d: int) -> Hyperparameters:
+    """Return constants under which no setting says anything about another."""
+    return Hyperparameters(
+        length_scales=np.full(d, LENGTH_SCALE_BOUNDS[0]), signal_variance=TYPICAL_SIGNAL**2
+    )
 
-    Source: Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, eq. 4.17.
+
+@cache
+def _kernel_class() -> type[Any]:
+    """Return the kernel; a class within a function, because scikit-optimize imports for a second.
+
+    Its rows are ``(d + 2,)``: a point of the unit cube, what the prior expects there, the variance
+    of the reading (0: the noise-free log ratio). Its covariance is the sum of
+
+    * ``signal_variance`` times Matern 5/2 with a length scale per dimension (Rasmussen and Williams
+      (2006), Gaussian Processes for Machine Learning, eq. 4.17),
+    * ``cell_variance`` where two points are the same,
+    * ``h h' std**2`` for a weight ``N(mean, std**2)`` of the prior's column (ibid., section 2.7),
+    * ``noise_factor`` times the variances, on the diagonal.
     """
-    difference = (a[:, None, :] - b[None, :, :]) / length_scales
-    r = np.sqrt(5.0 * np.square(difference).sum(axis=2))
-    result: FloatArray = (1.0 + r + r * r / 3.0) * np.exp(-r)
-    return result
+    from sklearn.gaussian_process.kernels import Hyperparameter
+    from skopt.learning.gaussian_process.kernels import Matern
+
+    class SettingKernel(Matern):  # type: ignore[misc]
+        def __init__(
+            self,
+            length_scale: Any = 1.0,
+            signal_variance: float = 1.0,
+            noise_factor: float = 1.0,
+            noise_factor_bounds: Any = NOISE_FACTOR_BOUNDS,
+            cell_variance: float = 0.0,
+        ) -> None:
+            super().__init__(length_scale, LENGTH_SCALE_BOUNDS, nu=2.5)
+            self.signal_variance = signal_variance
+            self.noise_factor = noise_factor
+            self.noise_factor_bounds = noise_factor_bounds
+            self.cell_variance = cell_variance
+
+        @property
+        def hyperparameters(self) -> list[Any]:  # the base class searches all attributes for them
+            return [
+                self.hyperparameter_length_scale,
+                self.hyperparameter_noise_factor,
+                self.hyperparameter_signal_variance,
+            ]
+
+        @property
+        def hyperparameter_noise_factor(self) -> Any:
+            return Hyperparameter("noise_factor", "numeric", self.noise_factor_bounds)
+
+        @property
+        def hyperparameter_signal_variance(self) -> Any:
+            return Hyperparameter("signal_variance", "numeric", SIGNAL_VARIANCE_BOUNDS)
+
+        def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
+            a, b = X[:, :-2], None if Y is None else Y[:, :-2]
+            other = X if Y is None else Y
+            correlation = super().__call__(a, b, eval_gradient)
+            correlation, gradient = correlation if eval_gradient else (correlation, None)
+            smooth = self.signal_variance * correlation
+            K = smooth + WEIGHT_PRIOR[1] ** 2 * np.outer(X[:, -2], other[:, -2])
+            if self.cell_variance > 0:
+                K += self.cell_variance * (correlation > 1 - 1e-12)
+            noise = self.noise_factor * X[:, -1]
+            if Y is None:
+                K[np.diag_indices_from(K)] += noise
+            if gradient is None:
+                return K
+            parts = [self.signal_variance * gradient, smooth[:, :, None]]
+            if not self.hyperparameter_noise_factor.fixed:
+                parts.insert(1, np.diag(noise)[:, :, None])
+            return K, np.concatenate(parts, axis=2)
+
+        def diag(self, X: Any) -> Any:
+            variance = self.signal_variance + self.cell_variance + self.noise_factor * X[:, -1]
+            return variance + WEIGHT_PRIOR[1] ** 2 * np.square(X[:, -2])
+
+    return SettingKernel
 
 
-def covariance_of(a: FloatArray, b: FloatArray, hyper: Hyperparameters) -> FloatArray:
-    """Return the prior covariance ``(len(a), len(b))`` of the noise-free log scores."""
-    smooth = hyper.signal_variance * matern52(a, b, hyper.length_scales)
-    if hyper.cell_variance == 0:
-        return smooth
-    same = np.abs(a[:, None, :] - b[None, :, :]).max(axis=2) < 1e-9
-    result: FloatArray = smooth + hyper.cell_variance * same
-    return result
+def _kernel(hyper: Hyperparameters, *, is_noise_fixed: bool = False) -> Any:
+    return _kernel_class()(
+        length_scale=hyper.length_scales,
+        signal_variance=hyper.signal_variance,
+        noise_factor=hyper.noise_factor,
+        noise_factor_bounds="fixed" if is_noise_fixed else NOISE_FACTOR_BOUNDS,
+        cell_variance=hyper.cell_variance,
+    )
+
+
+@cache
+def _threads() -> Any:
+    """Return what knows the threads of linear algebra; looking for them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let the libraries work on small matrices.
+
+    One thread: several make matrices this small five times slower. No checks of the input: they
+    take longer than the arithmetic; results are checked where they matter. No warnings: a constant
+    at its bound, a flat likelihood and a variance of -1e-18 are expected with five readings.
+    """
+    import sklearn
+
+    with (
+        warnings.catch_warnings(),
+        _threads().limit(limits=1),
+        sklearn.config_context(assume_finite=True, skip_parameter_validation=True),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _fitted(
+    kernel: Any, readings: Readings, optimizer: Callable[..., Any] | None = None
+) -> GaussianProcessRegressor:
+    """Return the regressor of ``readings`` beside at most one prior's column.
+
+    Raises:
+        SurrogateError: The covariance cannot be factorised, whatever is added to its diagonal.
+    """
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+    y = readings.values - readings.values.mean()
+    rows = np.column_stack([readings.X, np.zeros(len(y)), readings.variances])
+    if readings.prior.shape[1] > 0:
+        rows[:, -2] = readings.prior[:, 0] - readings.prior[:, 0].mean()
+        y = y - WEIGHT_PRIOR[0] * rows[:, -2]
+    for jitter in JITTERS:
+        model = GaussianProcessRegressor(kernel, alpha=jitter, optimizer=optimizer)
+        try:
+            with _quietly():
+                model.fit(rows, y)
+        except (np.linalg.LinAlgError, ValueError):
+            continue
+        found = [*model.alpha_, *model.kernel_.theta, model.log_marginal_likelihood_value_]
+        if np.isfinite(found).all():
+            return model
+    raise SurrogateError("the covariance of the readings cannot be factorised")
 
 
 def estimate(
     readings: Readings,
     *,
-    noise_variance: float | None = None,
-    noise: float = TYPICAL_NOISE,
+    noise_factor: float | None = None,
     start: Hyperparameters | None = None,
 ) -> Hyperparameters:
     """Return the most probable constants.
 
     Args:
-        readings: What was read.
-        noise_variance: Fixed noise of one full window; None: learned.
-        noise: Its standard deviation as far as it is known before; the centre of its prior.
+        readings: What was read, beside at most one prior's column.
+        noise_factor: Fixed factor on the variances; None: learned.
         start: Where the search for them starts; None: at the centre of their priors.
+
+    Raises:
+        SurrogateError: The constants cannot be estimated.
 
     Source: Rasmussen and Williams (2006), eq. 5.8 and 5.9 for the likelihood.
     """
-    from skopt.learning import GaussianProcessRegressor
-    from skopt.learning.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    d = readings.X.shape[1]
-    centre, spread = _log_priors(typical(d, noise), noise_variance is not None)
-    start = start or typical(d, noise)
-    fixed = noise_variance is not None
-    level = noise_variance if noise_variance is not None else start.noise_variance
-    kernel = ConstantKernel(start.signal_variance, SIGNAL_VARIANCE_BOUNDS) * Matern(
-        start.length_scales, [LENGTH_SCALE_BOUNDS] * d, nu=2.5
-    ) + WhiteKernel(level, "fixed" if fixed else NOISE_VARIANCE_BOUNDS)
-    model = GaussianProcessRegressor(
-        kernel,
-        alpha=JITTER + level * (1 / readings.shares - 1),
-        normalize_y=False,
-        optimizer=partial(_most_probable, centre=centre, spread=spread),
+    start = start or typical(readings.X.shape[1])
+    if noise_factor is not None:
+        start = replace(start, noise_factor=noise_factor)
+    kernel = _kernel(start, is_noise_fixed=noise_factor is not None)
+    model = _fitted(kernel, readings, partial(_most_probable, kernel=kernel))
+    found = model.kernel_
+    return replace(
+        start,
+        length_scales=np.broadcast_to(found.length_scale, start.length_scales.shape).astype(float),
+        signal_variance=float(found.signal_variance),
+        noise_factor=float(found.noise_factor),
     )
-    with warnings.catch_warnings(), threadpool_limits(limits=1):
-        # Several threads of linear algebra make matrices this small five times slower.
-        # A constant at its bound, a flat likelihood: expected with five readings.
-        warnings.simplefilter("ignore")
-        model.fit(readings.X, _residual(readings))
-    fitted = model.kernel_
-    return Hyperparameters(
-        length_scales=np.broadcast_to(np.asarray(fitted.k1.k2.length_scale, dtype=float), (d,)),
-        signal_variance=float(fitted.k1.k1.constant_value),
-        noise_variance=float(fitted.k2.noise_level),
-    )
-
-
-def _log_priors(start: Hyperparameters, fixed: bool) -> tuple[FloatArray, FloatArray]:
-    """Return median and spread of the logarithms of the constants, in the kernel's order."""
-    d = len(start.length_scales)
-    centre = [math.log(start.signal_variance), *np.log(start.length_scales)]
-    spread = [SIGNAL_SPREAD, *[LENGTH_SCALE_PRIOR[1]] * d]
-    if not fixed:
-        centre, spread = [*centre, math.log(start.noise_variance)], [*spread, NOISE_SPREAD]
-    return np.array(centre), np.array(spread)
 
 
 def _most_probable(
@@ -177,146 +289,216 @@ def _most_probable(
     start: FloatArray,
     bounds: FloatArray,
     *,
-    centre: FloatArray,
-    spread: FloatArray,
+    kernel: Any,
 ) -> tuple[FloatArray, float]:
     """Return the minimum of ``objective`` (minus log likelihood) minus the log prior."""
     from scipy.optimize import minimize
+
+    centre, spread = _log_priors(kernel)
 
     def penalised(theta: FloatArray) -> tuple[float, FloatArray]:
         value, gradient = objective(theta)
         away = (theta - centre) / spread
         return float(value) + 0.5 * float(away @ away), np.asarray(gradient) + away / spread
 
-    options = {"ftol": 1e-4, "maxfun": MOST_EVALUATIONS}
+    options = {"ftol": 1e-3, "maxfun": MOST_EVALUATIONS}
+    start = np.clip(start, bounds[:, 0], bounds[:, 1])
     found = minimize(penalised, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
     return found.x, float(found.fun)
 
 
-def _residual(readings: Readings) -> FloatArray:
-    """Return what the prior does not explain, by ridge regression on its columns."""
-    y: FloatArray = readings.values - readings.values.mean()
-    if readings.prior.shape[1] == 0:
-        return y
-    H = readings.prior - readings.prior.mean(axis=0)
-    mean, std = WEIGHT_PRIOR
-    p = H.shape[1]
-    precision = H.T @ H / TYPICAL_SIGNAL**2 + np.eye(p) / std**2
-    weights = np.linalg.solve(precision, H.T @ y / TYPICAL_SIGNAL**2 + mean / std**2)
-    result: FloatArray = y - H @ weights
-    return result
+def _log_priors(kernel: Any) -> tuple[FloatArray, FloatArray]:
+    """Return median and spread of the logarithms of the constants, in the kernel's order."""
+    median, scale_spread = LENGTH_SCALE_PRIOR
+    centres = {
+        "length_scale": (math.log(median), scale_spread),
+        "noise_factor": (0.0, NOISE_SPREAD),
+        "signal_variance": (2 * math.log(TYPICAL_SIGNAL), SIGNAL_SPREAD),
+    }
+    rows = [
+        centres[one.name]
+        for one in kernel.hyperparameters
+        if not one.fixed
+        for _ in range(one.n_elements)
+    ]
+    table = np.array(rows)
+    return table[:, 0], table[:, 1]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Surrogate:
-    """What the readings say about every setting.
+    """What the readings say about every setting, beside at most one prior's column.
 
     Attributes:
         readings: What was read.
-        hyper: The constants.
+        evidence: Log marginal likelihood of the readings, the prior's weight integrated out;
+            higher is better. Source: Rasmussen and Williams (2006), eq. 2.30.
     """
 
-    readings: Readings
-    hyper: Hyperparameters
+    def __init__(self, readings: Readings, hyper: Hyperparameters) -> None:
+        """Factorise the covariance of the readings.
 
-    @property
-    def location(self) -> float:
-        """The mean log score of all readings."""
-        return float(self.readings.values.mean())
+        Raises:
+            SurrogateError: That is not possible.
+        """
+        self.readings = readings
+        self._model = _fitted(_kernel(hyper), readings)
+        self.evidence = float(self._model.log_marginal_likelihood_value_)
 
     def posterior(
         self, points: FloatArray, prior: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Return ``mean (m,)`` and ``std (m,)`` of the noise-free log score at ``points (m, d)``.
+        """Return ``mean (m,)`` and ``std (m,)`` of the noise-free log ratio at ``points (m, d)``.
 
         Args:
             points: Settings in the unit cube.
             prior: ``(m, p)`` what the prior model expects there; None without one.
 
-        Source: Rasmussen and Williams (2006), algorithm 2.1, and eq. 2.41 and 2.42 for the weights.
+        Source: Rasmussen and Williams (2006), algorithm 2.1.
         """
-        known, hyper = self.readings, self.hyper
-        covariance = covariance_of(known.X, known.X, hyper)
-        noise = hyper.noise_variance / known.shares + JITTER
-        L = np.linalg.cholesky(covariance + np.diag(noise))
-        cross = covariance_of(known.X, points, hyper)
-        V = np.linalg.solve(L, cross)
-        u = np.linalg.solve(L, known.values - self.location)
-        mean: FloatArray = self.location + V.T @ u
-        variance = hyper.signal_variance + hyper.cell_variance - np.square(V).sum(axis=0)
-        if prior is not None and known.prior.shape[1] > 0:
-            more, extra = self._of_prior(L, V, u, prior)
-            mean, variance = mean + more, variance + extra
-        return mean, np.sqrt(np.maximum(variance, 0.0))
+        rows, expected = self._rows(points, prior)
+        with _quietly():
+            mean, std = self._model.predict(rows, return_std=True)
+        return expected + mean, std
 
-    def _of_prior(
-        self, L: NDArray[Any], V: NDArray[Any], u: NDArray[Any], prior: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return what the prior's columns add to mean and variance ``(m,)``."""
-        centre = self.readings.prior.mean(axis=0)
-        W = np.linalg.solve(L, self.readings.prior - centre)
-        mean, std = WEIGHT_PRIOR
-        p = W.shape[1]
-        A = W.T @ W + np.eye(p) / std**2
-        weights = np.linalg.solve(A, W.T @ u + mean / std**2)
-        R = (prior - centre) - V.T @ W
-        more: FloatArray = R @ weights
-        extra: FloatArray = np.einsum("mp,pm->m", R, np.linalg.solve(A, R.T))
-        return more, extra
+    def covariance(
+        self, points: FloatArray, other: FloatArray, prior: FloatArray, other_prior: FloatArray
+    ) -> FloatArray:
+        """Return the posterior covariance ``(m, k)`` of ``points (m, d)`` and ``other (k, d)``."""
+        from scipy.linalg import cho_solve
 
-    def evidence(self) -> float:
-        """Return the log marginal likelihood of the readings, up to a constant; higher is better.
+        a, b = self._rows(points, prior)[0], self._rows(other, other_prior)[0]
+        model = self._model
+        kernel, X = model.kernel_, model.X_train_
+        explained = cho_solve((model.L_, True), kernel(X, b), check_finite=False)
+        result: FloatArray = kernel(a, b) - kernel(a, X) @ explained
+        return result
 
-        Source: Rasmussen and Williams (2006), eq. 2.43, with the weights integrated out.
-        """
-        known, hyper = self.readings, self.hyper
-        H = known.prior - known.prior.mean(axis=0)
-        mean, std = WEIGHT_PRIOR
-        covariance = covariance_of(known.X, known.X, hyper)
-        covariance += np.diag(hyper.noise_variance / known.shares + JITTER) + std**2 * H @ H.T
-        L = np.linalg.cholesky(covariance)
-        u = np.linalg.solve(L, known.values - self.location - mean * H.sum(axis=1))
-        return float(-0.5 * u @ u - np.log(np.diag(L)).sum())
+    def _rows(self, points: FloatArray, prior: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return the kernel's rows ``(m, d + 2)`` and the mean without readings ``(m,)``."""
+        m = len(points)
+        rows = np.column_stack([points, np.zeros((m, 2))])
+        if prior is not None and prior.shape[1] > 0:
+            rows[:, -2] = prior[:, 0] - self.readings.prior[:, 0].mean()
+        return rows, self.readings.values.mean() + WEIGHT_PRIOR[0] * rows[:, -2]
 
 
 class Mixture:
     """The surrogates under each of the prior's models, weighted by how well they explain things.
 
     Attributes:
-        models: (weight, surrogate); the weights add up to 1.
+        models: (weight, number of the prior's column, surrogate); the weights add up to 1. Models
+            that are hardly probable are left out.
     """
 
     def __init__(self, readings: Readings, hyper: Hyperparameters) -> None:
-        """Weigh the models by their evidence; without a prior there is one."""
+        """Weigh the models by their evidence; without a prior there is one.
+
+        Raises:
+            SurrogateError: The covariance of the readings cannot be factorised.
+        """
         count = readings.prior.shape[1]
         rivals = [readings.under(k) for k in range(count)] or [readings]
-        surrogates = [Surrogate(readings=rival, hyper=hyper) for rival in rivals]
-        evidence = np.array([one.evidence() for one in surrogates]) if count > 1 else np.zeros(1)
+        surrogates = [Surrogate(rival, hyper) for rival in rivals]
+        evidence = np.array([one.evidence for one in surrogates])
         weights = np.exp(evidence - evidence.max())
-        weights = weights / weights.sum()
-        self.models = [(float(w), one) for w, one in zip(weights, surrogates, strict=True)]
+        weights[weights < SMALLEST_WEIGHT * weights.sum()] = 0.0
+        weights /= weights.sum()
+        self.models = [
+            (float(weight), k, surrogates[k]) for k, weight in enumerate(weights) if weight > 0
+        ]
 
     @property
     def most_evident(self) -> int:
-        """The model that explains the readings best."""
-        return int(np.argmax([weight for weight, _ in self.models]))
+        """The prior's column that explains the readings best."""
+        return max(self.models, key=lambda entry: entry[0])[1]
 
     def posterior(self, points: FloatArray, prior: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return ``mean (m,)`` and ``std (m,)`` at ``points (m, d)``, given ``prior (m, p)``.
 
         Where the models disagree the standard deviation is larger than that of any of them.
         """
-        mean, square = np.zeros(len(points)), np.zeros(len(points))
-        for k, (weight, surrogate) in enumerate(self.models):
-            if weight < SMALLEST_WEIGHT:
-                continue
-            one, std = surrogate.posterior(points, prior[:, k : k + 1])
-            mean += weight * one
-            square += weight * (one * one + std * std)
-        return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))
+        outlook = Outlook(self, points, prior)
+        return outlook.mean, outlook.std
+
+    def difference(self, points: FloatArray, prior: FloatArray) -> tuple[float, float]:
+        """Return mean and standard deviation of the first of two ``points (2, d)`` less the other.
+
+        Args:
+            points: Settings in the unit cube.
+            prior: ``(2, p)`` what the prior models expect there.
+        """
+        mean = square = 0.0
+        for weight, k, surrogate in self.models:
+            column = prior[:, k : k + 1]
+            means, _ = surrogate.posterior(points, column)
+            C = surrogate.covariance(points, points, column, column)
+            gap = float(means[0] - means[1])
+            variance = float(C[0, 0] + C[1, 1] - 2 * C[0, 1])
+            mean += weight * gap
+            square += weight * (gap * gap + max(variance, 0.0))
+        return mean, math.sqrt(max(square - mean * mean, 0.0))
+
+
+class Outlook:
+    """The posterior at some points, while more and more of them are believed to have been read.
+
+    A point is believed to read what it is expected to: no mean changes, and the standard deviations
+    shrink.
+
+    Source: Ginsbourger, Le Riche and Carraro (2010), Kriging is well-suited to parallelize
+    optimization, section 4.2 ("kriging believer"); Chevalier, Ginsbourger and Emery (2014),
+    Corrected kriging update formulae, for the update by one point.
+    """
+
+    def __init__(self, mixture: Mixture, points: FloatArray, prior: FloatArray) -> None:
+        """Compute the posterior.
+
+        Args:
+            mixture: The models.
+            points: ``(m, d)`` settings in the unit cube.
+            prior: ``(m, p)`` what the prior models expect there.
+        """
+        self._mixture, self._points, self._prior = mixture, points, prior
+        found = [
+            surrogate.posterior(points, prior[:, k : k + 1]) for _, k, surrogate in mixture.models
+        ]
+        self._weights = np.array([weight for weight, _, _ in mixture.models])[:, None]
+        self._means = np.array([mean for mean, _ in found])
+        self._variances = np.square(np.array([std for _, std in found]))
+        self._shrunk: list[list[FloatArray]] = [[] for _ in mixture.models]
+
+    @property
+    def mean(self) -> FloatArray:
+        """``(m,)``."""
+        result: FloatArray = (self._weights * self._means).sum(axis=0)
+        return result
+
+    @property
+    def std(self) -> FloatArray:
+        """``(m,)``."""
+        square = (self._weights * (np.square(self._means) + self._variances)).sum(axis=0)
+        result: FloatArray = np.sqrt(np.maximum(square - np.square(self.mean), 0.0))
+        return result
+
+    def believe(self, row: int, variance: float) -> None:
+        """Take a reading of the point ``row``, with this variance, as made."""
+        at = slice(row, row + 1)
+        for model, (_, k, surrogate) in enumerate(self._mixture.models):
+            prior = self._prior[:, k : k + 1]
+            covariance = surrogate.covariance(
+                self._points, self._points[at], prior, prior[at]
+            ).ravel()
+            for earlier in self._shrunk[model]:
+                covariance = covariance - earlier * earlier[row]
+            shrunk = covariance / math.sqrt(max(covariance[row], 0.0) + variance)
+            self._shrunk[model].append(shrunk)
+            self._variances[model] = np.maximum(self._variances[model] - np.square(shrunk), 0.0)
 
 
 def preload() -> None:
-    """Import what ``estimate`` needs (more than a second), ahead of its first call."""
-    import skopt.learning
-    import skopt.learning.gaussian_process.kernels  # noqa: F401
+    """Import what ``estimate`` needs (more than a second) and fit once, ahead of its first call."""
+    import scipy.special  # noqa: F401
+
+    X = np.linspace(0.0, 1.0, 4)[:, None]
+    readings = Readings.of(X, np.array([0.0, 0.1, 0.05, 0.02]))
+    Mixture(readings, estimate(readings)).posterior(X, readings.prior)

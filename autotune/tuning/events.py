@@ -40,10 +40,14 @@ Event = Apply | Line | Progress | Done | Sample | Trial | Certificate | RunFinis
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What ``Tuner.work`` found: the next setting (None: all were tried) and the constants."""
+    """What ``Tuner.work`` found: the next setting (None: all were tried) and the constants.
+
+    ``trouble``: why the proposal is worse than it should be, in one sentence; None where it is not.
+    """
 
     proposal: Proposal | None
     constants: Hyperparameters | None
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,7 @@ def progress_text(
     *,
     most: int,
     incumbent: Incumbent,
+    best_score: float,
     default: CommParams,
     names: Collection[str],
 ) -> str:
@@ -97,7 +98,7 @@ def progress_text(
     return (
         f"autotune: trial {trial.trial_id + 1} of at most {most}: "
         f"{params_text(trial.params, names)}: score {rounded(trial.score, 4)} {HIGHER}{how}; "
-        f"best so far: {best} at {rounded(incumbent.score, 4)}, {incumbent.gain:+.1%} over the "
+        f"best so far: {best} at {rounded(best_score, 4)}, {incumbent.gain:+.1%} over the "
         "default"
     )
 

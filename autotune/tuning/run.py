@@ -293,6 +293,7 @@ class Run:
             trial,
             most=self._settings.max_samples,
             incumbent=search.incumbent,
+            best_score=search.best_score,
             default=self._default,
             names=self._names,
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune.bayes import BayesianOptimizer, Incumbent, SearchSpace
-from autotune.bayes.optimizer import Prior
+from autotune.bayes.prior import Prior
 from autotune.storage.contract import Resume
 from autotune.trial import CommParams, SampleKind, Trial, TrialState
 from autotune.tuning.budget import price_steps
@@ -80,6 +80,9 @@ class Search:
         self._default_readings: list[Reading] = []
         self._trials_since_default = 0
         self._rereads: Counter[CommParams] = Counter()
+        self._default_scores: list[float] = []
+        self._told: list[tuple[int, float, float]] = []
+        """(number of the reading, score, share of a full window) of all but the default."""
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -94,6 +97,11 @@ class Search:
         if self._incumbent is None:
             self._incumbent = self._optimizer.incumbent()
         return self._incumbent
+
+    @property
+    def best_score(self) -> float:
+        """The incumbent's score, as it would have been when the default was read first."""
+        return self._reference * (1 + self.incumbent.gain)
 
     @property
     def best(self) -> Trial:
@@ -125,6 +133,7 @@ class Search:
         self._default_readings = [*self._default_readings, *earlier, reading][-used:]
         noise = self.default.spread * math.sqrt(CORRELATED / max(1, reading.steps))
         self._optimizer.noise = min(max(noise, NOISE_RANGE[0]), NOISE_RANGE[1])
+        self._tell_again()
         if self._carried is not None:
             carried, self._carried = self._carried, None
             self._tell_carried(carried, reading.score)
@@ -186,7 +195,7 @@ class Search:
         self._rereads[params] += 1
         self._incumbent = None
         if not (self._is_paired and params == self.space.default):
-            self._optimizer.tell(params, self._in_proportion(score))
+            self._tell_score(params, self._in_proportion(score))
         return True
 
     def _tell_carried(self, carried: Resume, default_score: float) -> None:
@@ -203,7 +212,36 @@ class Search:
         if trial.state is TrialState.REJECTED:
             self._optimizer.reject(trial.params)
         else:
-            self._optimizer.tell(trial.params, score, share)
+            self._tell_score(trial.params, score, share)
+
+    def _tell_score(self, params: CommParams, score: float, share: float = 1.0) -> None:
+        """Tell a score beside the default's; where that is known better now, all are told anew."""
+        if params == self.space.default:
+            if not self._default_scores:
+                self._optimizer.tell(params, 0.0, 0.0)
+            self._default_scores.append(score)
+            self._tell_again()
+            return
+        ratio, variance = self._beside_default(score, share)
+        self._told.append((self._optimizer.tell(params, ratio, variance), score, share))
+
+    def _tell_again(self) -> None:
+        for index, score, share in self._told:
+            self._optimizer.amend(index, *self._beside_default(score, share))
+
+    def _beside_default(self, score: float, share: float) -> tuple[float, float]:
+        """Return the log ratio of a score over the default's, and its variance."""
+        share = min(max(share, 0.05), 10.0)
+        readings = 1 if self._is_paired else max(1, len(self._default_scores))
+        variance = self._optimizer.noise**2 * (1 / share + 1 / readings)
+        if not (score > 0 and self._reference > 0):
+            return -math.inf, variance
+        return math.log(score / self._reference), variance
+
+    @property
+    def _reference(self) -> float:
+        usable = [score for score in self._default_scores if score > 0]
+        return math.exp(sum(map(math.log, usable)) / len(usable)) if usable else 0.0
 
     # ---- what comes next ------------------------------------------------------------------------
 
@@ -281,4 +319,4 @@ class Search:
 def _plan(optimizer: BayesianOptimizer, pending: Sequence[CommParams], window: int) -> Plan:
     optimizer.learn()
     proposal = optimizer.ask(pending, lambda ratios: price_steps(ratios, window) / window)
-    return Plan(proposal=proposal, constants=optimizer.constants)
+    return Plan(proposal=proposal, constants=optimizer.constants, trouble=optimizer.trouble)

@@ -102,6 +102,7 @@ class Tuner:
         self._operations: Sequence[tuple[str, int]] = ()
         self._run: Run | None = None
         self._is_planning = self._was_planning = self._is_length_told = False
+        self._troubles: set[str] = set()
         self._retunes = self._stale_plans = 0
         self._kept: Trial | None = None
         self._watch: DriftWatch | None = None
@@ -165,6 +166,11 @@ class Tuner:
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
         self._is_planning, self._was_planning = False, True
+        if plan.trouble is not None and plan.trouble not in self._troubles:
+            self._troubles.add(plan.trouble)
+            self._say(
+                f"autotune: proposals may be worse than usual: {plan.trouble}", level="warning"
+            )
         if self._stale_plans:  # it was asked for by a run that is no more
             self._stale_plans -= 1
         elif self._run is not None and self.phase is Phase.EXPLORE:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.bayes import BayesianOptimizer
 from autotune.bayes.encoding import SearchSpace, dimension, next_power_of_two
-from autotune.space import BY_NAME, PARAMETERS
+from autotune.space import BY_NAME, PARAMETERS, Parameter
 from autotune.trial import CommParams
 
 MIB = 2**20
@@ -124,3 +126,52 @@ def test_every_valid_setting_has_a_place_in_the_unit_cube(cycle, threshold, capa
 def test_next_power_of_two_is_the_smallest_that_holds(count):
     power = next_power_of_two(count)
     assert count <= power < 2 * count and power & (power - 1) == 0
+
+
+# ---- another table ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """A setting of a table that has nothing to do with communication."""
+
+    depth: int = 3
+    angle: float = 0.0
+
+    def as_dict(self) -> dict:
+        return dataclasses.asdict(self)
+
+    def with_values(self, values) -> Other:
+        return dataclasses.replace(self, **values)
+
+
+def row(name: str, kind: type, low: float, high: float) -> Parameter:
+    return Parameter(
+        name=name, unit="", type=kind, default=0, valid_low=low, valid_high=high, search_low=low,
+        search_high=high, scale="linear", env="", flag="", column="",
+    )  # fmt: skip
+
+
+TABLE = (row("depth", int, 0, 7), row("angle", float, -5, 5))
+
+
+def test_any_table_makes_a_space():
+    space = SearchSpace(Other(), parameters=TABLE)
+    assert values(space, "depth") == tuple(range(8))
+    assert min(values(space, "angle")) == -5 and max(values(space, "angle")) == 5
+    assert 0.0 in values(space, "angle")
+    for k in range(0, space.size, 5):
+        assert np.allclose(space.encode(space.decode(k)), space.candidates[k])
+
+
+def test_an_optimizer_finds_the_best_of_any_table():
+    space = SearchSpace(Other(), parameters=TABLE)
+    optimizer = BayesianOptimizer(space, rng=np.random.default_rng(0))
+    optimizer.tell(Other(), 0.0, 0.0)
+    for _ in range(14):
+        optimizer.learn()
+        setting = optimizer.ask().params
+        height = 0.05 * (9 + 4 - (setting.depth - 6) ** 2 - (setting.angle - 2) ** 2)
+        optimizer.tell(setting, height)
+    best = optimizer.incumbent().params
+    assert abs(best.depth - 6) <= 1 and abs(best.angle - 2) <= 1
