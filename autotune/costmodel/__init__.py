@@ -8,6 +8,7 @@ word                   unit          meaning
 ``EngineCosts``        us            what announcing, agreeing and dispatching cost
 ``Machine``                          hosts, ranks on each, links, engine costs
 ``predict``                          (workload, machine, setting) -> ``Prediction``
+``Predictor``                        the same for many settings: what they share is computed once
 =====================  ============  ==============================================================
 
 One prediction costs about 0.1 ms for 161 tensors. Reading order: ``workload``, ``machine``,
@@ -16,7 +17,7 @@ One prediction costs about 0.1 ms for 161 tensors. Reading order: ``workload``, 
 """
 
 from autotune.costmodel.calibrate import fit_link, matched
-from autotune.costmodel.engine import Prediction, predict
+from autotune.costmodel.engine import Prediction, Predictor, predict
 from autotune.costmodel.machine import EngineCosts, Link, Machine
 from autotune.costmodel.workload import Workload
 
@@ -25,6 +26,7 @@ __all__ = [
     "Link",
     "Machine",
     "Prediction",
+    "Predictor",
     "Workload",
     "fit_link",
     "matched",

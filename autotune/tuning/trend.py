@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.bayes.encoding import FloatArray
-from autotune.costmodel import Machine, Workload, matched, predict
+from autotune.costmodel import Machine, Predictor, Workload, matched
 from autotune.trial import CommParams
 from autotune.tuning.scoring import Reading
 
@@ -52,16 +52,17 @@ class PhysicsPrior:
             gathered=gathered,
         )
         typical = Machine(hosts=hosts, local_size=max(1, size // hosts))
-        self._machines = [
+        machines = [
             matched(self._workload, with_latency(typical, factor), default, exposed)
             for factor in LATENCY_FACTORS
         ]
+        self._models = [Predictor(self._workload, machine) for machine in machines]
         self._known: dict[CommParams, FloatArray] = {}
 
     def __call__(self, params: CommParams) -> FloatArray:
         """Return the expected log scores ``(p,)`` of a setting; remembered."""
         if params not in self._known:
-            times = [predict(self._workload, one, params).step_us for one in self._machines]
+            times = [model(params).step_us for model in self._models]
             self._known[params] = np.array([-math.log(time) for time in times])
         return self._known[params]
 
