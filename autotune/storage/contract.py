@@ -19,7 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from autotune.trial import Certificate, Fingerprint, RunState, Sample, Standing, Trial
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    Fingerprint,
+    RunState,
+    Sample,
+    Standing,
+    Trial,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,7 @@ class Remembered:
         trials: With the gain that is known of each at last; no gain: the default, and rejected
             ones. A log of tables 1 knows no gains: there they come from scores of different times,
             and their intervals are as wide as a machine's speed changes.
-        best: What its job kept or, if it was not finished, held for the best.
+        best: The setting that its job kept or, if it was not finished, held for the best.
         certificate: The comparison of default and incumbent, if it came to that.
         step_us: Time of a training step under the default, in microseconds; None: not known.
         exposed_share: Share of it in which the training waited for communication.
@@ -80,7 +88,7 @@ class Remembered:
     similarity: float
     why: str
     trials: tuple[Trial, ...]
-    best: Trial | None = None
+    best: CommParams | None = None
     certificate: Certificate | None = None
     step_us: float | None = None
     exposed_share: float | None = None

@@ -224,7 +224,7 @@ def _recall(found: _Found) -> Remembered | None:
         similarity=found.similarity,
         why=found.why,
         trials=trials,
-        best=next((trial for trial in trials if best and trial.trial_id == best.trial_id), None),
+        best=best.params if best is not None else None,
         certificate=content.certificate,
         step_us=step_us,
         exposed_share=exposed_share,

@@ -185,7 +185,12 @@ class Driver:
         if memory is None or not hasattr(contract, "Remembered"):
             return Fresh()
         earlier = contract.Remembered(
-            path="earlier.db", why="an earlier job", trials=memory.trials, best=memory.best
+            path="earlier.db",
+            run_id=1,
+            similarity=1.0,
+            why="an earlier job",
+            trials=memory.trials,
+            best=memory.best,
         )
         return Fresh(memory=(earlier,))
 

@@ -75,7 +75,7 @@ def test_the_same_model_on_other_ranks_is_found_with_all_that_is_known(
     assert best.gain is not None and best.gain.estimate == certificate.gain
     assert (abandoned.state, abandoned.gain) == (TrialState.ABANDONED, make_gain(-60))
     assert (rejected.state, rejected.gain) == (TrialState.REJECTED, None)
-    assert found.best == best and found.certificate == certificate
+    assert found.best == best.params and found.certificate == certificate
     assert found.step_us == pytest.approx(123.45)
     assert found.exposed_share == pytest.approx(321.25 / 1234.5)
 
@@ -86,7 +86,7 @@ def test_an_unfinished_job_is_remembered_with_what_it_held_for_the_best(
     job("a", info(size=4), done=False)
     (found,) = find_similar(info(), [str(tmp_path)])
     assert found.certificate is None
-    assert found.best is not None and found.best.gain == make_gain(30)
+    assert (found.best, make_gain(30)) == (found.trials[1].params, found.trials[1].gain)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,9 @@ def test_a_log_of_tables_1_is_remembered_with_wide_intervals(tmp_path: Path, mak
     with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         connection.executescript((DATA / "autotune-tables-1.sql").read_text())
     done, unfinished = find_similar(make_run(size=4), [str(tmp_path)])
-    assert done.certificate is not None and done.best is not None
-    assert done.best.gain is not None and done.best.gain.estimate == done.certificate.gain
+    assert done.certificate is not None and done.best == done.trials[1].params
+    gain = done.trials[1].gain
+    assert gain is not None and gain.estimate == done.certificate.gain
     gain = unfinished.trials[1].gain
     assert gain is not None and gain.estimate == pytest.approx(0.8)
     assert gain.low < 0.25 and gain.high > 1.5
