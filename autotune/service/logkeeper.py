@@ -16,6 +16,7 @@ from autotune.tuning.events import Event, RunFinished
 class JobLogs(TrialStore, Protocol):
     """What ``open_logs`` returns."""
 
+    has_result: bool
     notes: list[str]
     troubles: list[str]
 
@@ -88,6 +89,11 @@ class LogKeeper:
         self._standing = None
         self._guard(lambda logs: found.append(logs.start(run, retune=retune)))
         return found[0] if found else Fresh()
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the CSV held a finished run, of this job or another, when it was opened."""
+        return self._logs is not None and self._logs.has_result
 
     def take(self, event: Event) -> bool:
         """Write ``event`` if it belongs into the logs; return whether it does."""

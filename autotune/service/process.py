@@ -1,13 +1,13 @@
 """The tuner's own process on rank 0: ``python -m autotune.service``, JSON lines over its stdio.
 
 It reads what ``protocol`` describes, drives one ``Tuner``, owns the trial logs and can
-neither delay nor end the training: it runs at the lowest priority on one thread of linear algebra,
+neither delay nor end the training: it runs at a low priority on one thread of linear algebra,
 computes proposals in a background thread while it goes on reading, treats a log that breaks as a
 log that is missing, and ends when its parent does.
 
 Start-up is in two halves. Up to ``Ready`` only light modules are imported, because ``hvd.init``
-waits for it; scikit-optimize (1.5 s) follows in the background once there is something to tune, and
-is needed only after the initial design.
+waits for it; what planning needs (``imports``) follows while the script prepares its training, at
+normal priority. Where ranks fill the cores, no step that is made meanwhile is read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError, ProtocolError
+from autotune.service.imports import Imported, Imports
+from autotune.service.priority import available_cores, become_ordinary, give_way
 from autotune.service.protocol import (
     VERSION,
+    Done,
     Finish,
     Hello,
     Line,
@@ -46,7 +49,11 @@ if TYPE_CHECKING:
     from autotune.tuning.replay_check import ReplayCheck
     from autotune.tuning.tuner import Tuner
 
+    Item = bytes | Plan | Imported
+
 PARENT_POLL_S = 1.0
+MOST_HELD_S = 20.0
+"""Imports that take longer, from a slow file system say, hold the first reading up no more."""
 PR_SET_PDEATHSIG = 1
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
@@ -64,13 +71,13 @@ class Inbox:
     def __init__(self, parent: int) -> None:
         """Wait for nothing yet; ``parent`` is the process whose death is the end."""
         self._parent = parent
-        self._queue: queue.SimpleQueue[bytes | Plan | BaseException] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Item | BaseException] = queue.SimpleQueue()
 
-    def put(self, item: bytes | Plan | BaseException) -> None:
+    def put(self, item: Item | BaseException) -> None:
         """Add an item, from any thread or a signal handler."""
         self._queue.put(item)
 
-    def get(self) -> bytes | Plan | None:
+    def get(self) -> Item | None:
         """Return the next item, or None where nothing has come for a while.
 
         Raises:
@@ -132,6 +139,9 @@ class Service:
         self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
         self._unanswered: Identified | None = None
         self._heard_of_steps = time.monotonic()
+        self._imports = Imports(inbox.put)
+        self._is_oversubscribed = self._is_holding = False
+        self._hold_ends = 0.0
         self._tuner: Tuner | ReplayCheck
         self._standing: Callable[[], Standing | None] = lambda: None
         self._logs: LogKeeper
@@ -163,7 +173,7 @@ class Service:
         except EndOfInput:
             return False
         self._outbox.send(Ready())
-        _lowest_priority()
+        give_way(besides=[self._imports.thread])
         return True
 
     def _receive_hello(self) -> Hello:
@@ -188,6 +198,7 @@ class Service:
         seed = hello.settings.seed
         seed = secrets.randbits(31) if seed is None else seed
         self._hello = hello
+        self._is_oversubscribed = hello.local_size >= available_cores()
         if hello.check is not None:
             self._take_check(hello, hello.check, seed)
             return
@@ -198,7 +209,7 @@ class Service:
             fixed=hello.fixed,
             inert=hello.inert,
             hosts=hello.cross_size,
-            crowded=hello.local_size >= (os.cpu_count() or 1),
+            crowded=self._is_oversubscribed,
         )
         self._standing = lambda: _standing(tuner)
         self._logs = LogKeeper.open(hello)
@@ -242,15 +253,41 @@ class Service:
     def _serve(self) -> None:
         for text in self._logs.notes():
             self._outbox.send(Line(text=text))
-        self._handle(self._tuner.open())
+        opening = self._tuner.open()
+        self._handle(opening)
+        if self._will_plan(opening):
+            self._import()
         while True:
-            item = self._inbox.get()
-            if item is None:
-                self._wait()
-            elif not isinstance(item, bytes):
-                self._handle(self._tuner.accept(item))
-            elif item.strip():
-                self._take_line(item)
+            self._take(self._inbox.get())
+
+    def _take(self, item: Item | None) -> None:
+        if item is None:
+            self._wait()
+        elif isinstance(item, Imported):
+            self._hold_ends = 0.0
+        elif not isinstance(item, bytes):
+            self._handle(self._tuner.accept(item))
+        elif item.strip():
+            self._take_line(item)
+
+    def _will_plan(self, opening: Sequence[Event]) -> bool:
+        """Return whether proposals will probably be computed: no result is there, no early end."""
+        ends = any(isinstance(event, Done) for event in opening)
+        return self._hello.check is None and not ends and not self._logs.has_result
+
+    def _import(self) -> None:
+        """Import what planning needs, if that was not done before."""
+        if not self._imports.have_begun:
+            self._imports.begin()
+            self._is_holding = self._is_oversubscribed
+            self._hold_ends = time.monotonic() + MOST_HELD_S
+
+    def _take_steps(self, steps: Steps) -> None:
+        """Hand steps to the tuner; those made while the service imports are not to be read."""
+        self._heard_of_steps = time.monotonic()
+        is_held = self._is_holding  # the batch after the end, too: its first step began before it
+        self._is_holding = is_held and time.monotonic() < self._hold_ends
+        self._handle(self._tuner.observe(steps.records, disturbed=is_held))
 
     def _take_line(self, line: bytes) -> None:
         try:
@@ -261,8 +298,7 @@ class Service:
         if isinstance(message, Steps) and not message.records:
             self._wait(communicates=True)
         elif isinstance(message, Steps):
-            self._heard_of_steps = time.monotonic()
-            self._handle(self._tuner.observe(message.records))
+            self._take_steps(message)
         elif isinstance(message, Signature):
             self._operations[message.signature] = message.operations
             if self._unanswered is not None:
@@ -306,7 +342,7 @@ class Service:
         for text in self._logs.notes():
             self._outbox.send(Line(text=text))
         if self._hello.check is None and not isinstance(start, Replay):
-            _in_background(_at_idle_priority(_preload))
+            self._import()
         self._handle(self._tuner.begin(operations, start))
 
     def _compute(self, work: Callable[[], Plan]) -> None:
@@ -316,7 +352,7 @@ class Service:
             except Exception as error:
                 self._inbox.put(error)
 
-        _in_background(_at_idle_priority(compute))
+        _in_background(compute)
 
 
 def _standing(tuner: Tuner) -> Standing | None:
@@ -326,36 +362,8 @@ def _standing(tuner: Tuner) -> Standing | None:
     return None if best is None else Standing(best=best, gain=best.gain)
 
 
-def _at_idle_priority(target: Callable[[], None]) -> Callable[[], None]:
-    """Return ``target`` for a thread that runs only where a core has nothing else to do."""
-
-    def run() -> None:
-        try:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        except OSError:
-            pass  # a sandbox may forbid it; the process is at the lowest priority anyway
-        target()
-
-    return run
-
-
 def _in_background(target: Callable[[], None]) -> None:
     threading.Thread(target=target, daemon=True).start()
-
-
-def _preload() -> None:
-    from autotune.bayes.surrogate import preload
-
-    preload()
-
-
-def _lowest_priority() -> None:
-    """Give way to the training, on every core that it may use."""
-    os.nice(19)
-    try:
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    except OSError:
-        pass  # a sandbox may forbid it; then the inherited cores have to do
 
 
 def _watch(inbox: Inbox) -> None:
@@ -383,6 +391,7 @@ def main() -> int:
     warnings.simplefilter("ignore")  # nobody reads them here, and the filters are not thread-safe
     for variable in ONE_THREAD:
         os.environ[variable] = "1"
+    become_ordinary()
     out = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not end up between messages
     inbox = Inbox(os.getppid())

@@ -70,6 +70,7 @@ class Logs:
 
     Attributes:
         csv_path, db_path: The files (``db_path`` may be a folder), or None.
+        has_result: The CSV held a finished run, of whatever job, when it was opened.
         notes: Sentences for people about what became of the files.
         troubles: Sentences for people about files that fail, or work again.
     """
@@ -89,7 +90,8 @@ class Logs:
         self._lock = FileLock(csv_path, host=host, pid=pid) if csv_path else None
         self._database: Database | None = None
         try:
-            self._read_csv()
+            content = self._read_csv()
+            self.has_result = content is not None and content.best is not None
             self._remove_leftovers()
             if db_path is not None:
                 self._database = Database(db_path, csv_path=csv_path, host=host, pid=pid)

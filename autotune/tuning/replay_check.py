@@ -125,11 +125,11 @@ class ReplayCheck:
             )
         return self._take_events()
 
-    def observe(self, records: Sequence[StepRecord]) -> list[Event]:
-        """Take finished steps, in order."""
+    def observe(self, records: Sequence[StepRecord], *, disturbed: bool = False) -> list[Event]:
+        """Take finished steps, in order; ``disturbed`` ones are counted, not read."""
         for record in records:
             if record.count > 0 and not self._is_done:
-                self._observe(record)
+                self._observe(record, disturbed=disturbed)
         return self._take_events()
 
     def wait(self, seconds: float, *, communicates: bool = False) -> list[Event]:
@@ -180,10 +180,10 @@ class ReplayCheck:
         window = window_steps(self._settings, step_us) + SETTLE_STEPS
         return self._warmup.steps_left + windows * window
 
-    def _observe(self, record: StepRecord) -> None:
+    def _observe(self, record: StepRecord, *, disturbed: bool) -> None:
         self._identifier.add(record)
         for step in self._identifier.completed:
-            if is_usable(step) and not self._is_done:
+            if is_usable(step) and not disturbed and not self._is_done:
                 self._observe_training(step)
 
     def _observe_training(self, record: StepRecord) -> None:

@@ -122,11 +122,16 @@ class Tuner:
             self._say(messages.start_text(self._settings))
         return self._take_events()
 
-    def observe(self, records: Sequence[StepRecord]) -> list[Event]:
-        """Take finished steps, in order."""
+    def observe(self, records: Sequence[StepRecord], *, disturbed: bool = False) -> list[Event]:
+        """Take finished steps, in order.
+
+        Args:
+            records: The steps.
+            disturbed: The driver itself kept the cores busy meanwhile: they are counted, not read.
+        """
         for record in records:
             if record.count > 0:
-                self._observe(record)
+                self._observe(record, disturbed=disturbed)
         self._complain()
         return self._take_events()
 
@@ -267,11 +272,11 @@ class Tuner:
 
     # ---- steps ----------------------------------------------------------------------------------
 
-    def _observe(self, record: StepRecord) -> None:
+    def _observe(self, record: StepRecord, *, disturbed: bool) -> None:
         if self._identifier.add(record):
             self._learn_job()
         for step in self._identifier.completed:
-            self._observe_training(step)
+            self._observe_training(step, disturbed=disturbed)
 
     def _learn_job(self) -> None:
         """Begin with the training step that became known, or that has taken another one's place."""
@@ -314,7 +319,7 @@ class Tuner:
             text = f"autotune: not tuned so far: {messages.not_recognised_text(seen)}"
             self._say(text, level="warning" if seen.steps else "info")
 
-    def _observe_training(self, record: StepRecord) -> None:
+    def _observe_training(self, record: StepRecord, *, disturbed: bool) -> None:
         record = self._normaliser.normalised(record)
         if self.phase is Phase.DONE:
             self._look_after(record)
@@ -322,16 +327,17 @@ class Tuner:
             is_default = self._in_force.of(record.epoch) == self._default
             self._account.book(record, is_default=is_default)
             if is_usable(record):
-                self._take(record, self._run)
+                self._take(record, self._run, disturbed=disturbed)
 
-    def _take(self, record: StepRecord, run: Run) -> None:
+    def _take(self, record: StepRecord, run: Run, *, disturbed: bool) -> None:
         if self.phase is not Phase.WARMUP:
             planning = self._is_planning or self._was_planning  # it may have begun in this step
             self._was_planning = False
-            run.read(record, disturbed=self._crowded and planning)
+            run.read(record, disturbed=disturbed or (self._crowded and planning))
             self._follow(run)
             return
-        self._warmup.add(record)
+        if not disturbed:
+            self._warmup.add(record)
         if self._warmup.is_over:
             self._explore(run)
         elif self._warmup.has_news():

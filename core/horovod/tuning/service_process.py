@@ -1,9 +1,8 @@
 """A child process that is talked to in lines and never waited for.
 
 Knows nothing of tuning: it starts a command, sends lines to its standard input and takes complete
-    lines
-from its standard output, both without blocking. What the child does not read is buffered up to a
-bound; beyond it, droppable lines are dropped and counted.
+lines from its standard output, both without blocking. What the child does not read is buffered up
+to a bound; beyond it, droppable lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -162,7 +161,11 @@ class ServiceProcess:
 
 
 def _spawn(command: Sequence[str], environ: Mapping[str, str], stderr: int) -> tuple[int, int, int]:
-    """Return (process id, our end of its standard input, our end of its standard output)."""
+    """Return (process id, our end of its standard input, our end of its standard output).
+
+    The child has a process group of its own, so that Ctrl-C does not reach it, but no session of
+    its own: the kernel schedules by session, and there its low priority would count for nothing.
+    """
     to_read, ours_out = os.pipe()
     ours_in, to_write = os.pipe()
     actions: list[tuple[int, ...]] = [
@@ -172,7 +175,7 @@ def _spawn(command: Sequence[str], environ: Mapping[str, str], stderr: int) -> t
         *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable_descriptors()),
     ]
     try:
-        pid = os.posix_spawn(command[0], list(command), environ, file_actions=actions, setsid=True)
+        pid = os.posix_spawn(command[0], list(command), environ, file_actions=actions, setpgroup=0)
     except OSError:
         os.close(ours_out)
         os.close(ours_in)

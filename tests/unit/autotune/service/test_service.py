@@ -15,7 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.exact import rounded
-from autotune.service.process import EndOfInput, Service
+from autotune.service.imports import Imported
+from autotune.service.priority import NICE
+from autotune.service.process import EndOfInput, Inbox, Service
 from autotune.service.protocol import (
     Finish,
     Hello,
@@ -36,7 +38,7 @@ from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.search import FEWEST_TRIALS
 
 OPERATIONS = (("allreduce", 150_000),) * 161
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Runtime:
@@ -211,7 +213,7 @@ def test_the_logs_are_served_before_a_parent_that_is_gone():
         def send(self, message):
             raise EndOfInput
 
-    service = Service(inbox=None, outbox=Gone())
+    service = Service(Inbox(os.getppid()), Gone())
     service._tuner = SimpleNamespace(finish=lambda: [Line(text="unfinished"), finished])
     service._logs = SimpleNamespace(
         take=lambda event: isinstance(event, RunFinished) and not served.append(event),
@@ -229,6 +231,47 @@ def test_nothing_heavy_is_imported_before_ready():
         "sys.exit(any(name in sys.modules for name in ('skopt', 'sklearn', 'scipy', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def nice_values(pid):
+    """Return the nice values of the threads of a process."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {int(stat.rsplit(")", 1)[1].split()[16]) for stat in stats}
+
+
+def test_once_it_tunes_every_thread_has_the_low_priority(runtime):
+    service = runtime()
+    service.greet()
+    service.train(until=lambda: service.has(Progress))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    deadline = time.monotonic() + PATIENCE_S  # the one that imports ends when it is through
+    while len(nice_values(service.process.pid)) > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert nice_values(service.process.pid) == {min(19, own + NICE)}
+    assert service.end() == 0
+
+
+@pytest.mark.parametrize("oversubscribed", [True, False])
+def test_steps_made_during_imports_are_not_read_where_ranks_fill_the_cores(job, oversubscribed):
+    told = []
+    inbox = Inbox(os.getppid())
+    service = Service(inbox, outbox=None)
+    service._is_oversubscribed = oversubscribed
+    service._tuner = SimpleNamespace(
+        observe=lambda records, disturbed: told.append(disturbed) or [], work=lambda: None
+    )
+    service._logs = SimpleNamespace(keep_best=lambda standing: None, complaints=list)
+    steps = encode(Steps(records=(job("bowl").step(),)))
+    service._import()
+    service._take(steps)
+    while (imported := inbox.get()) is None:
+        pass
+    assert isinstance(imported, Imported) and "skopt.learning" in sys.modules
+    service._take(imported)
+    service._import()  # only once
+    for _ in range(3):
+        service._take(steps)
+    assert told == ([True, True, False, False] if oversubscribed else 4 * [False])
 
 
 def test_without_a_log_it_tunes_and_says_so(runtime):

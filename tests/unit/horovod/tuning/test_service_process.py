@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -77,25 +80,92 @@ def test_a_child_that_lingers_is_reaped_later(monkeypatch: pytest.MonkeyPatch) -
     assert service_process._unreaped == []
 
 
-def test_the_child_is_in_a_session_of_its_own_and_inherits_nothing() -> None:
+def test_the_child_inherits_nothing() -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     code = f"""
 import os
-def is_open(n):
-    try:
-        os.fstat(n)
-        return True
-    except OSError:
-        return False
-print(os.getsid(0) == os.getpid(), is_open({writer}), flush=True)
+try:
+    os.fstat({writer})
+    print("open", flush=True)
+except OSError:
+    print("closed", flush=True)
 input()
 """
     service = start(code)
-    assert collect(service, 1) == [b"True False"]
+    assert collect(service, 1) == [b"closed"]
     service.close()
     os.close(reader)
     os.close(writer)
+
+
+def test_the_child_shares_the_scheduling_group_of_its_parent_but_not_its_process_group() -> None:
+    """Its nice value counts against the threads of its own session only."""
+    service = start("input()")
+    assert os.getsid(service._pid) == os.getsid(0)
+    assert os.getpgid(service._pid) == service._pid != os.getpgid(0)
+    group = Path("/proc/self/autogroup")
+    if group.exists():
+        name = group.read_text().split()[0]
+        assert Path(f"/proc/{service._pid}/autogroup").read_text().split()[0] == name
+    service.close()
+    reap_previous()
+
+
+PARENT = f"""
+import os, signal, sys, time
+from horovod.tuning.service_process import ServiceProcess, child_environment
+
+def interrupted(signum, frame):
+    service.send(b"still there\\n")
+    service.wait(10)
+    print(service.receive(), flush=True)
+
+signal.signal(signal.SIGINT, interrupted)
+service = ServiceProcess((sys.executable, "-c", {ECHO!r}), child_environment(os.environ))
+service.send(b"ready\\n")
+service.wait(10)
+print(service.receive(), flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_ctrl_c_ends_the_parent_only() -> None:
+    command = [sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "[b'READY']\n"
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.stdout.readline() == "[b'STILL THERE']\n"
+        parent.kill()
+
+
+def test_the_tuner_ends_when_its_parent_is_killed() -> None:
+    code = """
+import os, sys, time
+from horovod.tuning.service_process import ServiceProcess, child_environment
+command = (sys.executable, "-P", "-m", "autotune.service")
+service = ServiceProcess(command, child_environment(os.environ))
+print(service._pid, flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        service = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while is_alive(service) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(service)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_the_child_is_no_part_of_the_mpi_job() -> None:
