@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.torch.collectives import plans
+from horovod.torch.collectives import prepared
 from tiers.rank_fixtures import (  # noqa: F401
     rank,
     restart,
@@ -51,10 +51,10 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 @pytest.fixture(params=["by C", "by Python"])
 def by_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Read tensors by DLPack where torch offers it (true), and without."""
-    if request.param == "by C" and plans._reader is None:
+    if request.param == "by C" and prepared._reader is None:
         pytest.skip("this torch has no C interface of DLPack 1")
     if request.param == "by Python":
-        monkeypatch.setattr(plans, "_reader", None)
+        monkeypatch.setattr(prepared, "_reader", None)
     return bool(request.param == "by C")
 
 

@@ -10,9 +10,8 @@ from torch import nn
 
 import horovod.torch as hvd
 from horovod.common.exceptions import HorovodInternalError
-from horovod.torch.collectives import plans
+from horovod.torch.collectives import prepared
 from horovod.torch.collectives.layout import as_it_lies, as_it_stands, is_channels_last
-from horovod.torch.collectives.reduce_ops import How
 from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.gradients import Gradient, Options
 
@@ -132,7 +131,7 @@ def test_every_step_but_the_first_goes_the_fast_way(
             assert torch.all(parameter.grad == step + (size + 1) / 2)
         if step == 0:
             first = len(started)
-    by_hook = size > 1 and plans._reader is not None
+    by_hook = size > 1 and prepared._reader is not None
     if by_hook and (compression is hvd.Compression.none or dtype is torch.bfloat16):
         assert 0 < first == len(started)
 
@@ -180,7 +179,7 @@ def test_nothing_is_copied(
     )
     travels = Gradient(parameter, "x", 1).outgoing(options)
     assert travels.is_contiguous() and travels.data_ptr() == parameter.grad.data_ptr()
-    allreduces = RepeatedAllreduces([How(f"lies.{shape}.{by_c}", *options.how, None)])
+    allreduces = RepeatedAllreduces([options.how(f"lies.{shape}.{by_c}")])
     hvd.synchronize(allreduces.start([travels]))
     handle = allreduces.start_again([parameter.grad])
     assert (handle is not None) == by_c

@@ -62,7 +62,7 @@ def circle(sources: dict[str, str]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("package", ["autotune"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_imports_form_no_circle(package: str) -> None:
     paths = PACKAGES[package].rglob("*.py")
     sources = {module_name(path, package): path.read_text(encoding="utf-8") for path in paths}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod import _engine
-from horovod.common import cuda_libraries, mpi, timeline
+from horovod.common import cuda_libraries, mpi, operation, timeline
 from horovod.common.settings import Settings
 from horovod.common.singleton import singleton_error
 from horovod.common.starting import Job, Start, TunerLink, start_job
@@ -114,6 +114,7 @@ def shutdown() -> None:
             logger.warning("shutdown: %s", error)
             _process.engine_failed = True
         _process.engine_failed = _process.engine_failed or job.engine.failed
+        operation.forget()
 
 
 def is_initialized() -> bool:

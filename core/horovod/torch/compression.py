@@ -74,6 +74,11 @@ class BF16Compressor(_CastCompressor):
     dtype = torch.bfloat16
 
 
+def compresses(tensor: torch.Tensor, wire_type: str | None) -> bool:
+    """**Local.** Return whether the engine itself can let ``tensor`` travel as ``wire_type``."""
+    return wire_type is not None and tensor.dtype is torch.float32 and tensor.is_cuda
+
+
 class Compression:
     """The compressions that there are."""
 

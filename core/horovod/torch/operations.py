@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from horovod.common.reduce_ops import resolve_op as resolve_op
 from horovod.torch import handles
 from horovod.torch.collectives import (
     allgathers,
@@ -10,7 +11,6 @@ from horovod.torch.collectives import (
     broadcasts,
     meetings,
     reducescatters,
-    request,
     sparse,
 )
 from horovod.torch.collectives.allgathers import *  # noqa: F403
@@ -18,7 +18,6 @@ from horovod.torch.collectives.allreduces import *  # noqa: F403
 from horovod.torch.collectives.alltoalls import *  # noqa: F403
 from horovod.torch.collectives.broadcasts import *  # noqa: F403
 from horovod.torch.collectives.meetings import *  # noqa: F403
-from horovod.torch.collectives.reduce_ops import resolve_op as resolve_op
 from horovod.torch.collectives.reducescatters import *  # noqa: F403
 from horovod.torch.collectives.sparse import *  # noqa: F403
 from horovod.torch.handles import poll, synchronize
@@ -34,6 +33,5 @@ __all__ += meetings.__all__
 
 
 def reset() -> None:
-    """**Local.** Forget handles and numbers, after ``shutdown``."""
+    """**Local.** Forget handles, after ``shutdown``."""
     handles.clear()
-    request.forget_engine()

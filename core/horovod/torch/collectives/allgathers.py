@@ -11,11 +11,19 @@ from typing import Any
 
 import torch
 
+from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.torch.collectives import request
-from horovod.torch.collectives.allreduces import reduce_group
-from horovod.torch.collectives.reduce_ops import Average, How
-from horovod.torch.handles import synchronize
+from horovod.common.reduce_ops import Average
+from horovod.torch.collectives.plain import (
+    apply,
+    gather,
+    gather_group,
+    of_gradient,
+    reduce_group,
+    wants_gradient,
+)
+from horovod.torch.collectives.results import result_allocated, results_allocated
+from horovod.torch.collectives.start import start, start_group
 
 __all__ = ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
 
@@ -36,7 +44,7 @@ def allgather_async(
         ValueError: Unsuitable tensor, this rank is not in the process set, or the name is in flight
             already.
     """
-    return request.start_one("allgather", name, tensor, None, process_set, request.result_allocated)
+    return start(How("allgather", name, process_set), tensor, None, result_allocated)
 
 
 def grouped_allgather_async(
@@ -45,9 +53,8 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """**Collective.** As ``allgather_async`` for several tensors under one handle."""
-    return request.start_group(
-        "allgather", name, list(tensors), None, process_set, request.results_allocated
-    )
+    how = How("allgather", name, process_set)
+    return start_group(how, list(tensors), None, results_allocated)
 
 
 def allgather(
@@ -62,10 +69,11 @@ def allgather(
     Returns:
         Shape (sum of n_rank, ...), in the order of the ranks.
     """
-    if request.wants_gradient([tensor]):
-        result: torch.Tensor = request.apply(_Allgather, name, process_set, tensor)
+    how = How("allgather", name, process_set)
+    if wants_gradient([tensor]):
+        result: torch.Tensor = apply(_Allgather, how, tensor)
         return result
-    return gather(tensor, name, process_set)
+    return gather(tensor, how)
 
 
 def grouped_allgather(
@@ -74,44 +82,30 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """**Collective.** As ``allgather`` for several tensors; differentiable."""
-    tensors = list(tensors)
-    if not request.wants_gradient(tensors):
-        return gather_group(tensors, name, process_set)
-    gathered = request.apply(_Allgather, name, process_set, *tensors)
+    how, tensors = How("allgather", name, process_set), list(tensors)
+    if not wants_gradient(tensors):
+        return gather_group(tensors, how)
+    gathered = apply(_Allgather, how, *tensors)
     return [gathered] if len(tensors) == 1 else list(gathered)
-
-
-def gather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-    """**Collective.** As ``allgather``, without autograd."""
-    result: torch.Tensor = synchronize(allgather_async(tensor, name, process_set))
-    return result
-
-
-def gather_group(
-    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
-) -> list[torch.Tensor]:
-    """**Collective.** As ``grouped_allgather``, without autograd."""
-    result: list[torch.Tensor] = synchronize(grouped_allgather_async(tensors, name, process_set))
-    return result
 
 
 class _Allgather(torch.autograd.Function):
     """One tensor, or a group."""
 
     @staticmethod
-    def forward(ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor) -> Any:
-        ctx.name, ctx.process_set = request.gradient_name(name), process_set
+    def forward(ctx: Any, how: How, *tensors: torch.Tensor) -> Any:
+        ctx.how = of_gradient(how)
         ctx.lengths = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
         if len(tensors) == 1:
-            return gather(tensors[0], name, process_set)
-        return tuple(gather_group(tensors, name, process_set))
+            return gather(tensors[0], how)
+        return tuple(gather_group(tensors, how))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        own = torch.tensor([ctx.lengths])
-        lengths = gather(own, ctx.name, ctx.process_set)
-        starts = lengths[: ctx.process_set.rank()].sum(0).tolist()
+        how: How = ctx.how
+        lengths = gather(torch.tensor([ctx.lengths]), how)
+        starts = lengths[: how.process_set.rank()].sum(0).tolist()
         dense = [gradient.contiguous() for gradient in gradients]
-        means = reduce_group(dense, How(ctx.name, Average, 1.0, 1.0, ctx.process_set))
+        means = reduce_group(dense, how._replace(operation="allreduce", op=Average))
         parts = zip(means, starts, ctx.lengths, strict=True)
-        return (None, None, *(mean.narrow(0, start, length) for mean, start, length in parts))
+        return (None, *(mean.narrow(0, start, length) for mean, start, length in parts))

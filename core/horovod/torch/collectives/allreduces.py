@@ -12,24 +12,22 @@ from typing import Any
 
 import torch
 
+from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.torch.collectives import request
-from horovod.torch.collectives.plans import check
-from horovod.torch.collectives.reduce_ops import (
-    ENGINE_NAMES,
-    Adasum,
-    Average,
-    How,
-    Max,
-    Min,
-    Product,
-    Sum,
-    how_to,
-    resolve_op,
+from horovod.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum, resolve_op
+from horovod.torch.collectives.plain import (
+    apply,
+    gather,
+    of_gradient,
+    reduce,
+    reduce_group,
+    start_reductions,
+    wants_gradient,
 )
-from horovod.torch.collectives.request import synchronous
-from horovod.torch.compression import Compression, Compressor
-from horovod.torch.handles import synchronize
+from horovod.torch.collectives.prepared import check
+from horovod.torch.collectives.results import synchronous
+from horovod.torch.collectives.start import run, start
+from horovod.torch.compression import Compression, Compressor, compresses
 
 __all__ = [
     "Adasum",
@@ -74,11 +72,11 @@ def allreduce_async(
             set, Adasum over a number of ranks that is no power of two, or the name is in flight
             already.
     """
-    engine_op = ENGINE_NAMES[resolve_op(op, average)]
+    op = resolve_op(op, average)
     check(tensor)
     output = torch.empty_like(tensor, requires_grad=False)
-    how = engine_op, float(prescale_factor), float(postscale_factor), None
-    return request.start_reduction(name, tensor, output, process_set, how)
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
+    return start(how, tensor, output)
 
 
 def allreduce_async_(
@@ -91,9 +89,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """**Collective.** As ``allreduce_async``, in place."""
-    engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    how = engine_op, float(prescale_factor), float(postscale_factor), None
-    return request.start_reduction(name, tensor, tensor, process_set, how)
+    op = resolve_op(op, average)
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
+    return start(how, tensor, tensor)
 
 
 def allreduce_(
@@ -109,9 +107,9 @@ def allreduce_(
 
     Arguments and errors as ``allreduce_async``; HorovodInternalError when the operation fails.
     """
-    engine_op = ENGINE_NAMES[resolve_op(op, average)]
-    how = engine_op, float(prescale_factor), float(postscale_factor), None
-    return request.run_reduction(name, tensor, tensor, process_set, how)
+    op = resolve_op(op, average)
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
+    return run(how, tensor, tensor)
 
 
 def grouped_allreduce_async(
@@ -125,8 +123,8 @@ def grouped_allreduce_async(
 ) -> int:
     """**Collective.** As ``allreduce_async`` for several tensors under one handle."""
     op = resolve_op(op, average)
-    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
-    return _start_group(tensors, None, how)
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
+    return start_reductions(tensors, None, how)
 
 
 def grouped_allreduce_async_(
@@ -140,8 +138,8 @@ def grouped_allreduce_async_(
 ) -> int:
     """**Collective.** As ``grouped_allreduce_async``, in place."""
     op = resolve_op(op, average)
-    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
-    return _start_group(tensors, tensors, how)
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
+    return start_reductions(tensors, tensors, how)
 
 
 grouped_allreduce_ = synchronous(
@@ -178,12 +176,12 @@ def allreduce(
         HorovodInternalError: The ranks disagree, a rank died, or the engine was shut down.
     """
     op = resolve_op(op, average)
-    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
-    if op != Adasum and request.compresses(tensor, compression.wire_type):
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
+    if op != Adasum and compresses(tensor, compression.wire_type):
         how, compression = how._replace(wire_type=compression.wire_type), Compression.none
     compressed, context = compression.compress(tensor)
-    if request.wants_gradient([compressed]):
-        reduced = request.apply(_Allreduce, how, compressed)
+    if wants_gradient([compressed]):
+        reduced = apply(_Allreduce, how, compressed)
     else:
         reduced = reduce(compressed, how)
     return compression.decompress(reduced, context)
@@ -201,14 +199,14 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """**Collective.** As ``allreduce`` for several tensors at once; differentiable."""
     op = resolve_op(op, average)
-    how = how_to(name, op, prescale_factor, postscale_factor, process_set)
+    how = How("allreduce", name, process_set, op, float(prescale_factor), float(postscale_factor))
     tensors = list(tensors)
-    if op != Adasum and all(request.compresses(t, compression.wire_type) for t in tensors):
+    if op != Adasum and all(compresses(t, compression.wire_type) for t in tensors):
         how, compression = how._replace(wire_type=compression.wire_type), Compression.none
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [pair[0] for pair in pairs]
-    if request.wants_gradient(compressed):
-        reduced = request.apply(_Allreduce, how, *compressed)
+    if wants_gradient(compressed):
+        reduced = apply(_Allreduce, how, *compressed)
         reduced = [reduced] if len(pairs) == 1 else reduced
     else:
         reduced = reduce_group(compressed, how)
@@ -218,49 +216,12 @@ def grouped_allreduce(
     ]
 
 
-def reduce(tensor: torch.Tensor, how: How) -> torch.Tensor:
-    """**Collective.** Return the reduction of ``tensor``, without autograd."""
-    check(tensor)
-    output = torch.empty_like(tensor, requires_grad=False)
-    details = ENGINE_NAMES[how.op], how.prescale, how.postscale, how.wire_type
-    return request.run_reduction(how.name, tensor, output, how.process_set, details)
-
-
-def reduce_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor]:
-    """**Collective.** Return the reductions of ``tensors``, without autograd."""
-    result: list[torch.Tensor] = synchronize(_start_group(tensors, None, how))
-    return result
-
-
-def _start_group(
-    tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None, how: How
-) -> int:
-    in_place = outputs is tensors
-    tensors = list(tensors)
-    if outputs is None:
-        for tensor in tensors:
-            check(tensor)
-        outputs = request.outputs_like(tensors)
-    return request.start_group(
-        "allreduce",
-        how.name,
-        tensors,
-        tensors if in_place else list(outputs),
-        how.process_set,
-        request.result_output,
-        reduce_op=ENGINE_NAMES[how.op],
-        prescale=how.prescale,
-        postscale=how.postscale,
-        wire_type=how.wire_type,
-    )
-
-
 class _Allreduce(torch.autograd.Function):
     """One tensor, or a group."""
 
     @staticmethod
     def forward(ctx: Any, how: How, *tensors: torch.Tensor) -> Any:
-        ctx.how = how._replace(name=request.gradient_name(how.name))
+        ctx.how = of_gradient(how)
         if how.op in (Min, Max, Product):
             ctx.save_for_backward(*tensors)
         reduced = [reduce(tensors[0], how)] if len(tensors) == 1 else reduce_group(tensors, how)
@@ -281,10 +242,9 @@ class _Allreduce(torch.autograd.Function):
 
 def _derivative(tensor: torch.Tensor, gradient: torch.Tensor, index: int, how: How) -> torch.Tensor:
     """**Collective.** Return ``gradient`` times d(reduction)/d(this rank's tensor)."""
-    from horovod.torch.collectives.allgathers import gather
-
     name = None if how.name is None else f"{how.name}.{index}"
-    rows = gather(tensor.detach().unsqueeze(0), name, how.process_set).requires_grad_()
+    all_rows = How("allgather", name, how.process_set)
+    rows = gather(tensor.detach().unsqueeze(0), all_rows).requires_grad_()
     with torch.enable_grad():
         scaled = rows * how.prescale
         reduced = {

@@ -11,8 +11,11 @@ from typing import Any, SupportsIndex
 
 import torch
 
+from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.torch.collectives import request
+from horovod.torch.collectives.plain import apply, of_gradient, wants_gradient
+from horovod.torch.collectives.results import result_allocated
+from horovod.torch.collectives.start import start
 from horovod.torch.handles import Operation, synchronize
 
 __all__ = ["alltoall", "alltoall_async"]
@@ -44,14 +47,14 @@ def alltoall_async(
     def finish(operation: Operation) -> tuple[torch.Tensor, torch.Tensor]:
         received = operation.engine.received_splits(operation.handles[0])
         return (
-            request.result_allocated(operation),
+            result_allocated(operation),
             torch.tensor(received, dtype=torch.int32, device=device),
         )
 
     rows = () if splits is None else _rows(splits)
     if splits is not None and not rows:
         raise ValueError("alltoall: splits is empty: expected one entry per rank, or None")
-    return request.start_one("alltoall", name, tensor, None, process_set, finish, splits=rows)
+    return start(How("alltoall", name, process_set), tensor, None, finish, rows)
 
 
 def alltoall(
@@ -68,8 +71,8 @@ def alltoall(
         The parts of all ranks for this one, concatenated by rank, shape (rows received, ...); with
         ``splits`` a pair of it and the rows received from each rank, int32, on splits' device.
     """
-    if request.wants_gradient([tensor]):
-        output, received = request.apply(_Alltoall, tensor, splits, name, process_set)
+    if wants_gradient([tensor]):
+        output, received = apply(_Alltoall, tensor, splits, name, process_set)
     else:
         output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
     return output if splits is None else (output, received)
@@ -102,7 +105,8 @@ class _Alltoall(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
         ctx.mark_non_differentiable(received)
-        ctx.arguments = (received.tolist(), request.gradient_name(name), process_set)
+        name = of_gradient(How("alltoall", name)).name
+        ctx.arguments = (received.tolist(), name, process_set)
         ctx.rows = tensor.shape[0]
         return output, received
 

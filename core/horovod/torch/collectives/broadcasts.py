@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from horovod.common import basics
+from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.torch.collectives import request
-from horovod.torch.collectives.allreduces import reduce
-from horovod.torch.collectives.plans import check
-from horovod.torch.collectives.reduce_ops import Average, How
-from horovod.torch.collectives.request import synchronous
+from horovod.common.reduce_ops import Average
+from horovod.torch.collectives.plain import apply, of_gradient, reduce, wants_gradient
+from horovod.torch.collectives.prepared import check
+from horovod.torch.collectives.results import synchronous
+from horovod.torch.collectives.start import start
 from horovod.torch.handles import synchronize
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
@@ -40,9 +41,8 @@ def broadcast_async(
             name is in flight already.
     """
     check(tensor)
-    return _start(
-        tensor, torch.empty_like(tensor, requires_grad=False), root_rank, name, process_set
-    )
+    how = How("broadcast", name, process_set, root_rank=root_rank)
+    return start(how, tensor, torch.empty_like(tensor, requires_grad=False))
 
 
 def broadcast_async_(
@@ -52,7 +52,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """**Collective.** As ``broadcast_async``, in place."""
-    return _start(tensor, tensor, root_rank, name, process_set)
+    return start(How("broadcast", name, process_set, root_rank=root_rank), tensor, tensor)
 
 
 broadcast_ = synchronous(
@@ -70,23 +70,11 @@ def broadcast(
 
     Arguments and errors as ``broadcast_async``; HorovodInternalError when the operation fails.
     """
-    if request.wants_gradient([tensor]):
-        result: torch.Tensor = request.apply(_Broadcast, tensor, root_rank, name, process_set)
+    if wants_gradient([tensor]):
+        result: torch.Tensor = apply(_Broadcast, tensor, root_rank, name, process_set)
     else:
         result = synchronize(broadcast_async(tensor, root_rank, name, process_set))
     return result
-
-
-def _start(
-    tensor: torch.Tensor,
-    output: torch.Tensor,
-    root_rank: int,
-    name: str | None,
-    process_set: ProcessSet,
-) -> int:
-    return request.start_one(
-        "broadcast", name, tensor, output, process_set, request.result_output, root_rank=root_rank
-    )
 
 
 class _Broadcast(torch.autograd.Function):
@@ -94,7 +82,7 @@ class _Broadcast(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        ctx.how = How(request.gradient_name(name), Average, 1.0, 1.0, process_set)
+        ctx.how = of_gradient(How("allreduce", name, process_set, Average))
         ctx.root_rank = root_rank
         result: torch.Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
         return result

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from horovod import _engine
 from horovod.common import basics
-from horovod.common.exceptions import HorovodInternalError
+from horovod.common.operation import How, forget_names
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.torch import cuda, handles
-from horovod.torch.collectives.request import forget_names, set_id
+from horovod.torch import cuda
+from horovod.torch.collectives.start import start_meeting
 from horovod.torch.handles import Operation, synchronize
 
 __all__ = ["barrier", "join"]
@@ -22,7 +19,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: This rank is not in the process set.
         HorovodInternalError: A rank died or the engine was shut down.
     """
-    synchronize(_start("barrier", set_id(process_set), _nothing))
+    synchronize(start_meeting(How("barrier", None, process_set), _nothing))
 
 
 def join(device: int = -1) -> int:
@@ -42,20 +39,8 @@ def join(device: int = -1) -> int:
         HorovodInternalError: A rank died or the engine was shut down.
     """
     cuda.use_for_zeros(basics.engine(), device)
-    last: int = synchronize(_start("join", 0, _last_joined))
+    last: int = synchronize(start_meeting(How("join"), _last_joined))
     return last
-
-
-def _start(operation: str, set_number: int, finish: Any) -> int:
-    engine = basics.engine()
-    try:
-        kind = _engine.Kind(operation=operation, dtype="uint8", named=False, process_set=set_number)
-        handle = engine.start(kind, f"{operation}.noname", 0, 0, ())
-    except _engine.InvalidRequest as error:
-        raise ValueError(str(error)) from None
-    except _engine.EngineError as error:
-        raise HorovodInternalError(str(error)) from None
-    return handles.add(Operation(engine, [handle], (), finish))
 
 
 def _nothing(operation: Operation) -> None:

@@ -12,12 +12,19 @@ from typing import Any
 
 import torch
 
+from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.torch.collectives import request
-from horovod.torch.collectives.allgathers import gather, gather_group
-from horovod.torch.collectives.reduce_ops import ENGINE_NAMES, Average, How, Sum, how_to
+from horovod.common.reduce_ops import Average, Sum
+from horovod.torch.collectives.plain import (
+    apply,
+    gather,
+    gather_group,
+    of_gradient,
+    wants_gradient,
+)
+from horovod.torch.collectives.results import result_allocated, results_allocated
+from horovod.torch.collectives.start import start, start_group
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.handles import synchronize
 
 __all__ = [
     "grouped_reducescatter",
@@ -49,7 +56,8 @@ def reducescatter_async(
         ValueError: Unsuitable tensor (a scalar), another ``op``, this rank is not in the process
             set, or the name is in flight already.
     """
-    return _start(tensor, _how(name, op, prescale_factor, postscale_factor, process_set))
+    how = _how(name, op, prescale_factor, postscale_factor, process_set)
+    return start(how, tensor, None, result_allocated)
 
 
 def grouped_reducescatter_async(
@@ -61,7 +69,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """**Collective.** As ``reducescatter_async`` for several tensors under one handle."""
-    return _start_group(tensors, _how(name, op, prescale_factor, postscale_factor, process_set))
+    how = _how(name, op, prescale_factor, postscale_factor, process_set)
+    return start_group(how, list(tensors), None, results_allocated)
 
 
 def reducescatter(
@@ -110,7 +119,7 @@ def _how(
 ) -> How:
     if op not in (Average, Sum):
         raise ValueError(f"reducescatter: expected op Average or Sum, got {op!r}")
-    return how_to(name, op, prescale, postscale, process_set)
+    return How("reducescatter", name, process_set, op, float(prescale), float(postscale))
 
 
 def _scatter(
@@ -118,8 +127,8 @@ def _scatter(
 ) -> list[torch.Tensor]:
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [pair[0] for pair in pairs]
-    if request.wants_gradient(compressed):
-        scattered = request.apply(_Reducescatter, how, grouped, *compressed)
+    if wants_gradient(compressed):
+        scattered = apply(_Reducescatter, how, grouped, *compressed)
     else:
         scattered = _run(compressed, how, grouped)
     return [
@@ -129,38 +138,7 @@ def _scatter(
 
 
 def _run(tensors: Sequence[torch.Tensor], how: How, grouped: bool) -> list[torch.Tensor]:
-    if not grouped:
-        return [synchronize(_start(tensors[0], how))]
-    result: list[torch.Tensor] = synchronize(_start_group(tensors, how))
-    return result
-
-
-def _start(tensor: torch.Tensor, how: How) -> int:
-    return request.start_one(
-        "reducescatter",
-        how.name,
-        tensor,
-        None,
-        how.process_set,
-        request.result_allocated,
-        reduce_op=ENGINE_NAMES[how.op],
-        prescale=how.prescale,
-        postscale=how.postscale,
-    )
-
-
-def _start_group(tensors: Sequence[torch.Tensor], how: How) -> int:
-    return request.start_group(
-        "reducescatter",
-        how.name,
-        list(tensors),
-        None,
-        how.process_set,
-        request.results_allocated,
-        reduce_op=ENGINE_NAMES[how.op],
-        prescale=how.prescale,
-        postscale=how.postscale,
-    )
+    return gather_group(tensors, how) if grouped else [gather(tensors[0], how)]
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -176,7 +154,7 @@ class _Reducescatter(torch.autograd.Function):
         if how.op == Sum:
             factor *= how.process_set.size() or 1
         scaled = [(gradient * factor).contiguous() for gradient in gradients]
-        name = request.gradient_name(how.name)
+        back = of_gradient(How("allgather", how.name, how.process_set))
         if ctx.grouped:
-            return (None, None, *gather_group(scaled, name, how.process_set))
-        return None, None, gather(scaled[0], name, how.process_set)
+            return (None, None, *gather_group(scaled, back))
+        return None, None, gather(scaled[0], back)

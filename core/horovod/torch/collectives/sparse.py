@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 
 from horovod.common.process_set import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average, Sum
 from horovod.torch.collectives.allgathers import allgather_async
-from horovod.torch.collectives.reduce_ops import Average, Sum
 from horovod.torch.handles import synchronize
 
 __all__ = ["sparse_allreduce_async"]

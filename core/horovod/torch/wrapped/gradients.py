@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet
+from horovod.common.reduce_ops import Adasum
 from horovod.torch import handles, operations
 from horovod.torch.collectives.layout import as_it_lies, as_it_stands, is_channels_last
-from horovod.torch.collectives.reduce_ops import Adasum, How
-from horovod.torch.collectives.request import compresses
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch.collectives.results import result_output
+from horovod.torch.collectives.start import start_group
+from horovod.torch.compression import Compression, Compressor, compresses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +29,17 @@ class Options:
     sparse_as_dense: bool
     process_set: ProcessSet
 
-    @functools.cached_property
-    def how(self) -> tuple[int, float, float, ProcessSet]:
-        """**Local.** The last arguments of an allreduce."""
-        return self.op, self.prescale_factor, self.postscale_factor, self.process_set
+    def how(self, name: str, wire_type: str | None = None) -> How:
+        """**Local.** Return what is to be done with the gradients of ``name``."""
+        return How(
+            "allreduce",
+            name,
+            self.process_set,
+            self.op,
+            float(self.prescale_factor),
+            float(self.postscale_factor),
+            wire_type=wire_type,
+        )
 
     @property
     def as_they_are(self) -> bool:
@@ -158,7 +166,7 @@ class Group:
             member.group = self
         self.alone: How | None = None
         if len(self.members) == 1:
-            self.alone = How(self.members[0].name, *options.how, options.wire_type)
+            self.alone = options.how(self.members[0].name, options.wire_type)
         self.bytes = sum(m.parameter.nbytes for m in self.members)
         self.batch_bytes = (16 << 20) if self.members[0].parameter.is_cuda else (1 << 20)
 
@@ -191,8 +199,8 @@ class Group:
                 dense.append(member)
                 tensors.append(tensor)
         if dense:
-            reduce = operations.grouped_allreduce_async_
-            self._waits.append((dense, reduce(tensors, None, dense[0].name, *options.how)))
+            how = options.how(dense[0].name)
+            self._waits.append((dense, start_group(how, tensors, tensors, result_output)))
 
     def finish(self, passes: int) -> None:
         """**Local.** Wait for the members, put them in place and expect ``passes`` passes again.

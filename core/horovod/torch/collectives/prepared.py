@@ -1,17 +1,17 @@
-"""What does not change while an operation comes back, step by step: prepared once, kept by name.
+"""What does not change while an operation comes back, step by step, is prepared once.
 
-A kind is what operations have in common that differ only in name, memory and shape; a plan is one
-named operation on tensors like the one that it was made for.
+A kind is what operations have in common that differ only in name, memory and shape. What is
+prepared is one named operation on tensors like the one that it was made for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 import torch
 
 from horovod import _engine
+from horovod.common.operation import How, Kept, make_kind
 from horovod.torch import cuda
 
 DTYPES = {
@@ -23,9 +23,7 @@ DTYPES = {
 }
 """{type: the engine's name for it}"""
 
-_kinds: dict[Hashable, _engine.Kind] = {}
-_plans: dict[Hashable, Plan | GroupPlan] = {}
-_MOST = 10_000  # kinds, and plans: names or factors that change from call to call
+_kinds: Kept[tuple[Hashable, ...], _engine.Kind] = Kept()
 
 
 def check(tensor: torch.Tensor) -> str:
@@ -46,44 +44,29 @@ def check(tensor: torch.Tensor) -> str:
     return dtype
 
 
-def kind(
-    engine: _engine.Engine,
-    operation: str,
-    tensor: torch.Tensor,
-    process_set: int,
-    named: bool,
-    how: dict[str, Any],
-) -> _engine.Kind:
+def kind_of(engine: _engine.Engine, how: How, number: int, tensor: torch.Tensor) -> _engine.Kind:
     """**Local.** Return the engine's description of operations like this one on ``tensor``.
 
     Args:
         engine: Learns of the GPU when this is the first tensor of one.
-        operation: As in the engine.
+        how: What is to be done.
+        number: The engine's number of the process set.
         tensor: Its type and place matter.
-        process_set: The engine's number.
-        named: Whether the script has named the operation.
-        how: Further arguments of ``_engine.Kind``.
 
     Raises:
         ValueError: Unsuitable tensor, or the engine uses another GPU.
         RuntimeError: Something is missing, see ``cuda.use``.
     """
     dtype, device = check(tensor), tensor.get_device()
-    key = (operation, dtype, process_set, named, device, *how.values())
+    what = how.operation, how.op, how.prescale, how.postscale, how.root_rank, how.wire_type
+    key = (*what, number, how.name is None, dtype, device)
     known = _kinds.get(key)
     if known is not None:
         return known
     if device >= 0:
         cuda.use(engine, device)
-    made = _engine.Kind(
-        operation=operation,
-        dtype=dtype,
-        process_set=process_set,
-        named=named,
-        on_device=device >= 0,
-        **how,
-    )
-    _keep(_kinds, key, made)
+    made = make_kind(how, number, dtype, on_device=device >= 0)
+    _kinds.keep(key, made)
     return made
 
 
@@ -101,35 +84,60 @@ _reader = _make_reader()
 """Reads tensors ten times as fast as Python can; None: torch is too old, or too new."""
 
 
-class Plan:
-    """One operation, prepared for tensors like ``tensor``.
+class Prepared:
+    """One operation that comes back, prepared for tensors like ``tensor``.
 
     Attributes:
-        prepared: The engine's description.
+        engine: The engine that it is prepared for.
+        operation: The engine's description.
+        set_number: The engine's number of its process set.
         device: GPU of the tensors; -1: CPU.
         runner: Starts it or does it; None: ``prepare_to_run`` was not called, or was in vain.
-        engine: Of the runner.
     """
 
-    __slots__ = ("_dtype", "_shape", "device", "engine", "prepared", "runner")
+    __slots__ = ("_dtype", "_shape", "device", "engine", "operation", "runner", "set_number")
 
-    def __init__(self, kind: _engine.Kind, full_name: str, tensor: torch.Tensor) -> None:
-        self.prepared = _engine.Prepared(kind, full_name, tensor.shape)
+    def __init__(
+        self,
+        engine: _engine.Engine,
+        kind: _engine.Kind,
+        name: str,
+        set_number: int,
+        tensor: torch.Tensor,
+    ) -> None:
+        self.engine = engine
+        self.operation = _engine.Prepared(kind, name, tensor.shape)
+        self.set_number = set_number
         self.device = tensor.get_device()
-        self._dtype, self._shape = tensor.dtype, tensor.shape
         self.runner: _engine.Runner | None = None
-        self.engine: _engine.Engine | None = None
+        self._dtype, self._shape = tensor.dtype, tensor.shape
 
-    def prepare_to_run(self, engine: _engine.Engine) -> None:
+    def prepare_to_run(self) -> None:
         """**Local.** Make ``runner``, where that is possible."""
-        if _reader is not None and self.engine is not engine:
-            self.runner = _engine.Runner(engine, _reader, self.prepared, self.device)
-            self.engine = engine
+        if _reader is not None:
+            self.runner = _engine.Runner(self.engine, _reader, self.operation, self.device)
+
+    def start(self, tensor: torch.Tensor, output: torch.Tensor | None, stream: int) -> int | None:
+        """**Collective.** Start it; return the engine's handle. None: ``tensor`` is not like that.
+
+        Raises:
+            InvalidRequest: The engine refuses it.
+            EngineError: A rank died or the engine was shut down.
+        """
+        if self.runner is not None:
+            handle = self.runner.start(tensor, output, stream)
+            if handle is not None:
+                return handle
+        place = self.place(tensor)
+        if place is None:
+            return None
+        other = place if output is tensor else 0 if output is None else output.data_ptr()
+        return self.engine.start_prepared(self.operation, place, other, stream)
 
     def place(self, tensor: torch.Tensor) -> int | None:
         """**Local.** Return the address of ``tensor``; None: it is not like that one."""
         if _reader is not None:
-            found = _reader.find(self.prepared, tensor, self.device)
+            found = _reader.find(self.operation, tensor, self.device)
             if found is not None:
                 return found
         return tensor.data_ptr() if self.fits(tensor) else None
@@ -147,39 +155,51 @@ class Plan:
         )
 
 
-class GroupPlan:
+class PreparedGroup:
     """Several operations that are started together, on one device.
 
     Args:
-        plans: Of each.
+        engine: The engine that they are prepared for.
+        set_number: The engine's number of their process set.
+        members: Each of them.
         device: GPU of the tensors; -1: CPU.
-        as_they_lie: Some of the plans may have been made for tensors as they lie (see ``layout``);
+        as_they_lie: Some of them may have been made for tensors as they lie (see ``layout``);
             ``places`` takes the tensors themselves.
 
     Attributes:
-        prepared: The engine's descriptions, in order.
-        device: GPU of the tensors; -1: CPU.
+        engine, set_number, device: As given.
+        operations: The engine's descriptions, in order.
     """
 
-    __slots__ = ("_as_they_lie", "_plans", "device", "prepared")
+    __slots__ = ("_as_they_lie", "_members", "device", "engine", "operations", "set_number")
 
-    def __init__(self, plans: Sequence[Plan], device: int, *, as_they_lie: bool = False) -> None:
-        self._plans = plans
-        self._as_they_lie = as_they_lie
+    def __init__(
+        self,
+        engine: _engine.Engine,
+        set_number: int,
+        members: Sequence[Prepared],
+        device: int,
+        *,
+        as_they_lie: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.set_number = set_number
         self.device = device
-        self.prepared = _engine.PreparedAll([plan.prepared for plan in plans])
+        self.operations = _engine.PreparedAll([member.operation for member in members])
+        self._members = members
+        self._as_they_lie = as_they_lie
 
     def places(self, tensors: Sequence[torch.Tensor]) -> _engine.Places | None:
         """**Local.** Return where ``tensors`` lie; None: they are not like those."""
         if _reader is not None:
             found = _reader.find_all(
-                self.prepared, list(tensors), self.device, as_they_lie=self._as_they_lie
+                self.operations, list(tensors), self.device, as_they_lie=self._as_they_lie
             )
             if found is not None:
                 return found
-        if len(tensors) != len(self._plans):
+        if len(tensors) != len(self._members):
             return None
-        if not all(plan.fits(t) for plan, t in zip(self._plans, tensors, strict=True)):
+        if not all(member.fits(t) for member, t in zip(self._members, tensors, strict=True)):
             return None
         return places_of(tensors)
 
@@ -187,28 +207,6 @@ class GroupPlan:
 def places_of(tensors: Sequence[torch.Tensor]) -> _engine.Places:
     """**Local.** Return where ``tensors`` lie, whatever they are like."""
     return _engine.Places([tensor.data_ptr() for tensor in tensors])
-
-
-def known(key: Hashable) -> Any:
-    """**Local.** Return the plan that was remembered by ``key``, or None."""
-    return _plans.get(key)
-
-
-def remember(key: Hashable, plan: Plan | GroupPlan) -> None:
-    """**Local.** Keep ``plan`` until the engine ends, or too many are kept."""
-    _keep(_plans, key, plan)
-
-
-def forget() -> None:
-    """**Local.** Forget what belongs to the engine, after ``shutdown``."""
-    _kinds.clear()
-    _plans.clear()
-
-
-def _keep(kept: dict[Hashable, Any], key: Hashable, value: Any) -> None:
-    if len(kept) >= _MOST:
-        kept.clear()
-    kept[key] = value
 
 
 def _why_unsuitable(tensor: torch.Tensor) -> str:

@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
-
-from horovod.common.process_set import ProcessSet, global_process_set
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 
 ENGINE_NAMES = ("average", "sum", "adasum", "min", "max", "product")
 """The engine's names, by number."""
-
-
-class How(NamedTuple):
-    """How tensors are reduced: the arguments that all forms of a reduction share."""
-
-    name: str | None
-    op: int
-    prescale: float
-    postscale: float
-    process_set: ProcessSet = global_process_set
-    wire_type: str | None = None
-    """The engine's name of the type as which float32 tensors of a GPU travel."""
-
-
-def how_to(
-    name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
-) -> How:
-    """**Local.** Return the description; factors may be anything that is a number now.
-
-    A tensor may be another number later: operations are known again by what they are.
-    """
-    return How(name, op, float(prescale), float(postscale), process_set)
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:

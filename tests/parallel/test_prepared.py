@@ -11,13 +11,14 @@ from torch import nn
 
 import horovod.torch as hvd
 from horovod import _engine
-from horovod.torch.collectives import request
-from horovod.torch.collectives.plans import DTYPES, GroupPlan, Plan
+from horovod.common import basics
+from horovod.torch.collectives import start
+from horovod.torch.collectives.prepared import DTYPES, Prepared, PreparedGroup
 
 
-def plan(tensor: torch.Tensor, name: str = "x") -> Plan:
+def prepared(tensor: torch.Tensor, name: str = "x") -> Prepared:
     kind = _engine.Kind(operation="allreduce", dtype=DTYPES[tensor.dtype])
-    return Plan(kind, name, tensor)
+    return Prepared(basics.engine(), kind, name, 0, tensor)
 
 
 class Subclass(torch.Tensor):
@@ -28,7 +29,7 @@ class Subclass(torch.Tensor):
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (3, 1, 2)])
 def test_the_address_is_the_tensors(by_c: bool, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.ones(shape).to(dtype)
-    made = plan(tensor)
+    made = prepared(tensor)
     assert made.place(tensor) == tensor.data_ptr()
     moved = torch.cat([torch.zeros(7).to(dtype), tensor.reshape(-1)])[7:].reshape(shape)
     assert made.place(moved) == moved.data_ptr()
@@ -37,7 +38,7 @@ def test_the_address_is_the_tensors(by_c: bool, dtype: torch.dtype, shape: tuple
 
 
 def test_what_is_not_alike_has_no_place(by_c: bool) -> None:
-    made = plan(torch.ones(4, 4))
+    made = prepared(torch.ones(4, 4))
     strided = torch.ones(8, 4)
     strange: list[Any] = [
         *(torch.ones(4, 5), torch.ones(16), torch.ones(4, 4, 1), torch.tensor(1.0)),
@@ -49,14 +50,15 @@ def test_what_is_not_alike_has_no_place(by_c: bool) -> None:
         assert made.place(each) is None, each
     for alike in (nn.Parameter(torch.ones(4, 4)), torch.ones(4, 4).as_subclass(Subclass)):
         assert made.place(alike) == alike.data_ptr()
-    assert plan(torch.ones(1, 4)).place(torch.ones(4, 4)[:, :1].t()) is None
+    assert prepared(torch.ones(1, 4)).place(torch.ones(4, 4)[:, :1].t()) is None
     row = torch.ones(2, 4)[:1].transpose(0, 1)  # of shape (4, 1): dense, whatever its strides are
-    assert plan(torch.ones(4, 1)).place(row) == row.data_ptr()
+    assert prepared(torch.ones(4, 1)).place(row) == row.data_ptr()
 
 
 def test_a_group_has_places_when_all_fit(by_c: bool) -> None:
     tensors = [torch.ones(3), torch.ones(2, 2, dtype=torch.int64)]
-    group = GroupPlan([plan(t, str(i)) for i, t in enumerate(tensors)], -1)
+    members = [prepared(t, str(i)) for i, t in enumerate(tensors)]
+    group = PreparedGroup(basics.engine(), 0, members, -1)
     assert isinstance(group.places(tensors), _engine.Places)
     assert isinstance(group.places(tuple(tensors)), _engine.Places)
     for wrong in ([], tensors[:1], tensors[::-1], [*tensors, tensors[0]], [tensors[0], None]):
@@ -88,24 +90,24 @@ def test_an_operation_that_changes_is_made_anew(by_c: bool, rank: int, size: int
         assert blocks.shape == gathered.shape
 
 
-def test_a_reduction_that_comes_back_goes_the_short_way(
+def test_what_comes_back_goes_the_short_way(
     by_c: bool, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     long_way = []
-    start_one = request.start_one
+    start_first = start._start_first
 
-    def count(*args: Any, **how: Any) -> int:
+    def count(*args: Any) -> int:
         long_way.append(args)
-        return start_one(*args, **how)
+        return start_first(*args)
 
-    monkeypatch.setattr(request, "start_one", count)
+    monkeypatch.setattr(start, "_start_first", count)
     for _ in range(4):
         started = [hvd.allreduce_async_(torch.ones(3), name=f"{by_c}.{i}") for i in range(3)]
         for handle in started:
             assert torch.equal(hvd.synchronize(handle), torch.ones(3))
         total = hvd.allreduce(torch.ones(3), name=f"{by_c}.3", op=hvd.Sum)
         assert torch.equal(total, torch.full((3,), float(size)))
-    assert len(long_way) == (4 if by_c else 16)
+    assert len(long_way) == 4
 
 
 def test_every_way_refuses_a_name_in_flight(
