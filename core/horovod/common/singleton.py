@@ -2,10 +2,8 @@
 
 A wrong launcher (another MPI's mpirun, srun without PMI, torchrun) starts N processes that MPI
 sees as N jobs of one rank each; they would train N separate models and "work". An allocation, on
-the other hand,
-sets SLURM_NTASKS also for a single process that is legitimately run inside it: a variable counts
-    only
-when the launcher evidently started *this* process.
+the other hand, sets SLURM_NTASKS also for a single process that is legitimately run inside it: a
+variable counts only when the launcher evidently started *this* process.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The engine holds no Python object: this table keeps input and output alive until the operation is
 complete; on a GPU torch's allocator reuses memory in the order of the stream that waited. An
-operation that nobody will wait for any more (its wait was interrupted) is abandoned
-and reaped when another one is added.
+operation that nobody will wait for any more (its wait was interrupted) is abandoned and reaped when
+another one is added.
 """
 
 from __future__ import annotations

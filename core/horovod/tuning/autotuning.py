@@ -3,9 +3,8 @@
 The service is a process of its own (``autotune.service``). At ``init`` rank 0 starts it and waits,
 bounded, for its word. While the job trains, every rank says where its training steps end; rank 0
 also hands finished steps to the service and proposes to the engine what the service wants to try.
-Nothing
-here waits for the service on the training thread, and nothing here communicates: the engine carries
-parameter changes to the other ranks.
+Nothing here waits for the service on the training thread, and nothing here communicates: the engine
+carries parameter changes to the other ranks.
 
 A training step ends when the first wrapped DistributedOptimizer has synchronised; without one, at
 ``hvd.autotune.step()``; else the engine finds the period of the operations by itself.

@@ -49,7 +49,7 @@ class RepeatedAllreduces:
         device = members[0].device
         group = PreparedGroup(engine, number, members, device, as_they_lie=True)
         self._group, places, kept = group, places_of(tensors), (tensors, tensors)
-        return hand_over(engine.start_all, group, places, places, kept, result_output)
+        return hand_over(group, places, places, kept, result_output)
 
     def start_again(self, tensors: Sequence[Any]) -> int | None:
         """**Collective.** As ``start``, of tensors like those before.
@@ -64,7 +64,7 @@ class RepeatedAllreduces:
         places, kept = group.places(tensors), (tensors, tensors)
         if places is None:
             return None
-        return hand_over(engine.start_all, group, places, places, kept, result_output)
+        return hand_over(group, places, places, kept, result_output)
 
 
 def _prepare(engine: _engine.Engine, how: How, number: int, tensor: torch.Tensor) -> Prepared:

@@ -121,32 +121,34 @@ def start_group(
     else:
         places = group.places(outputs) or places_of(outputs)
     try:
-        return hand_over(engine.start_group, group, inputs, places, (tensors, outputs), finish)
+        return hand_over(group, inputs, places, (tensors, outputs), finish, as_group=True)
     except ValueError:
         take_name_back(f"grouped_{how.operation}", how.name, number)
         raise
 
 
 def hand_over(
-    engine_start: Callable[[_engine.PreparedAll, _engine.Places, _engine.Places, int], int],
     group: PreparedGroup,
     inputs: _engine.Places,
     outputs: _engine.Places,
     kept: tuple[Any, ...],
     finish: Finish,
+    *,
+    as_group: bool = False,
 ) -> int:
     """**Collective.** Start the operations of ``group``; return one handle of the script.
 
     Args:
-        engine_start: The engine's ``start_group`` or ``start_all``.
         group: What is to be done.
         inputs: Where its tensors lie.
         outputs: Where the results go.
         kept: The tensors, and where results go: None where the engine allocates them.
         finish: As of ``start``.
+        as_group: They belong together: HOROVOD_DISABLE_GROUP_FUSION keeps others apart from them.
     """
-    device = group.device
+    engine, device = group.engine, group.device
     stream = 0 if device < 0 else cuda.current_stream(device)
+    engine_start = engine.start_group if as_group else engine.start_all
     try:
         first = engine_start(group.operations, inputs, outputs, stream)
     except _engine.InvalidRequest as error:
@@ -154,8 +156,7 @@ def hand_over(
     except _engine.EngineError as error:
         raise HorovodInternalError(str(error)) from None
     numbers, in_engine = range(first, first + len(kept[0])), kept[1] is None
-    operation = Operation(group.engine, numbers, kept, finish, in_engine, device, stream)
-    return handles.add(operation)
+    return handles.add(Operation(engine, numbers, kept, finish, in_engine, device, stream))
 
 
 def start_meeting(how: How, finish: Finish) -> int:
