@@ -39,9 +39,10 @@ from joblib import Parallel, delayed
 from kinds import KINDS, STATIONARY
 from memory import remembered
 from metrics import STEPS_AT, Curves, Row, measure
+from oracles import with_oracles
 from policies import POLICIES, TITLES
 from summary import by_surface, summarise, table
-from surfaces import MEASURED, SIMULATED, Surface, all_surfaces
+from surfaces import MEASURED, SIMULATED, Surface
 
 HERE = Path(__file__).resolve().parent
 SHARES = {
@@ -138,7 +139,7 @@ def run_one(task: Task, surface: Surface, cv: float) -> Result:
 
 
 def run_batch(batch: Sequence[Task], cv: float) -> list[Result]:
-    """Make some runs on one surface; computes its oracle once."""
+    """Make some runs on one surface."""
     surface = _surface(batch[0].surface)
     return [run_one(task, surface, cv) for task in batch]
 
@@ -148,7 +149,7 @@ _surfaces: dict[str, Surface] = {}
 
 def _surface(name: str) -> Surface:
     if not _surfaces:
-        _surfaces.update(all_surfaces())
+        _surfaces.update(with_oracles())
     return _surfaces[name]
 
 
@@ -379,7 +380,7 @@ def main() -> None:
     arguments.runs = arguments.runs or (QUICK_RUNS if arguments.quick else 300)
     policies = arguments.policies or (["ours"] if arguments.quick else list(POLICIES))
     words = arguments.surfaces or [""]
-    names = [name for name in all_surfaces() if any(word in name for word in words)]
+    names = [name for name in with_oracles(arguments.jobs) if any(word in name for word in words)]
     start = time.monotonic()
     chosen = tasks(arguments.runs, policies, arguments.kinds, names, arguments.seed_offset)
     results = run_all(chosen, arguments.jobs, arguments.noise)

@@ -88,6 +88,10 @@ class Surface:
             self._oracle = min(cells, key=lambda truth: truth.step_us)
         return self._oracle
 
+    def has_oracle(self, params: CommParams) -> None:
+        """Take note of the fastest setting of the grid."""
+        self._oracle = self.truth(params)
+
     @property
     def default_us(self) -> float:
         return self.truth(CommParams()).step_us

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import oracles
 import pytest
 from job import Job, Noise
 from judge import Cluster, Step, step_times
@@ -10,7 +13,7 @@ from metrics import lost_share, measure
 from models import MODELS
 from policies.ending import Ending
 from policies.horovod import blocks, sample_score
-from surfaces import SIMULATED, Surface, Truth, oracle_grid, shrunk, simulated
+from surfaces import SIMULATED, Surface, Truth, measured, oracle_grid, shrunk, simulated
 
 from autotune.trial import CommParams
 
@@ -71,6 +74,14 @@ def test_the_oracle_is_the_fastest_cell_and_the_default_is_one() -> None:
     surface = simulated()[-2]
     assert CommParams() in surface.cells
     assert surface.oracle.step_us == min(surface.truth(p).step_us for p in surface.cells)
+
+
+def test_stored_oracles_are_those_of_the_present_surfaces() -> None:
+    stored = json.loads(oracles.STORED.read_text())
+    assert stored["digest"] == oracles.digest()
+    for surface in [*measured(), simulated()[-2]]:
+        found = CommParams.from_dict(stored["fastest"][surface.name])
+        assert surface.truth(found).step_us == surface.oracle.step_us
 
 
 def test_surfaces_cover_what_was_asked_for() -> None:
