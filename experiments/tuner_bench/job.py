@@ -15,7 +15,8 @@ from scipy.signal import lfilter
 from speed import Clock
 from surfaces import FloatArray, Surface
 
-from autotune.trial import CommParams, Trial
+from autotune.storage.contract import Remembered
+from autotune.trial import CommParams
 
 CV, CORRELATION = 0.05, 0.3
 SLOW_EVERY, SLOW_FACTOR = 200, 3.0
@@ -47,14 +48,6 @@ class Noise:
         return result
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """What an earlier job's log holds: its trials, and the setting that it ended with."""
-
-    trials: tuple[Trial, ...]
-    best: CommParams
-
-
 @dataclass(kw_only=True)
 class Job:
     """One job under a policy; the policy sees noisy steps only, the bench the truth.
@@ -70,7 +63,7 @@ class Job:
         recommendations: (step, setting that the policy would keep from there on).
         abandoned: (step, excess time in us) of every abandoned trial, one step each.
         claims: What was said on the way about gains.
-        memory: What is remembered of an earlier job; None: nothing.
+        memory: What is remembered of earlier jobs.
         exposed_us: What the training thread waited for communication in the steps made last.
     """
 
@@ -85,7 +78,7 @@ class Job:
     recommendations: list[tuple[int, CommParams]] = field(default_factory=list)
     abandoned: list[tuple[int, float]] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
-    memory: Memory | None = None
+    memory: tuple[Remembered, ...] = ()
     exposed_us: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:

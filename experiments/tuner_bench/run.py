@@ -130,7 +130,8 @@ def run_one(task: Task, surface: Surface, cv: float) -> Result:
     job = Job(surface=surface, rng=rng, kind=KINDS[task.kind], cv=cv)
     earlier = job.kind.memory.get(task.surface)
     if earlier:
-        job.memory = remembered(earlier[task.seed % len(earlier)], task.seed, cv)
+        one = earlier[task.seed % len(earlier)]
+        job.memory = (remembered(surface, one, seed=task.seed, cv=cv),)
     ending = POLICIES[task.policy](job, np.random.default_rng(for_policy))
     row, curves = measure(
         job, ending, policy=task.policy, kind=task.kind, seed=task.seed, steps=job.steps

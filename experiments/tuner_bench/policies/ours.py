@@ -14,7 +14,6 @@ import numpy as np
 from claims import STANDING, TRIAL, Claim
 from job import Job
 
-from autotune.storage import contract
 from autotune.storage.contract import Fresh
 from autotune.trial import Certificate, CommParams, Gain, Sample, SampleKind, Trial, TrialState
 from autotune.tuning import messages
@@ -37,6 +36,7 @@ class Driver:
     Attributes:
         trials: Those that have ended.
         drifts: Steps at which the tuner found that the job has changed since it was tuned.
+        certificate: Of the latest comparison; None: there was none.
         settled: Step of the latest change of the parameters.
     """
 
@@ -62,7 +62,7 @@ class Driver:
         self.drifts: list[int] = []
         self.settled = 0
         self._said: CommParams | None = None
-        self._certificate: Certificate | None = None
+        self.certificate: Certificate | None = None
         self._done: Done | None = None
 
     def run(self) -> Ending:
@@ -81,8 +81,8 @@ class Driver:
             )
         params = CommParams.from_dict(self._done.params)
         self._job.recommend(params)
-        certified = self._certificate is not None and self._done.certified
-        gain = self._certificate.gain if certified and self._certificate else 0.0
+        certified = self.certificate is not None and self._done.certified
+        gain = self.certificate.gain if certified and self.certificate else 0.0
         return Ending(
             params=params,
             trials=len(self.trials),
@@ -97,6 +97,11 @@ class Driver:
         while self._job.steps < end:
             is_idle = self._tuner.phase is Phase.DONE and not self._applies and not self._records
             self._step(min(end - self._job.steps, IDLE_STEPS) if is_idle else 1)
+
+    @property
+    def kept(self) -> CommParams | None:
+        """The setting that the tuning ended with; None: it has not ended."""
+        return None if self._done is None else CommParams.from_dict(self._done.params)
 
     def _step(self, count: int = 1) -> None:
         """Make a step; or some, between which nothing is expected to happen."""
@@ -161,7 +166,7 @@ class Driver:
                 self._applies.append((self._job.steps + 1, event))
             case Identified():
                 self.trials = []
-                start = Fresh() if event.retune else self._start()
+                start = Fresh(memory=() if event.retune else self._job.memory)
                 self._take(self._tuner.begin(self._job.surface.operations, start))
             case Progress(text=text) | Line(text=text) if text.startswith(messages.DRIFT):
                 self.drifts.append(self._job.steps)
@@ -175,24 +180,9 @@ class Driver:
             case Sample(kind=SampleKind.CERTIFY):
                 self._windows += 1
             case Certificate():
-                self._certificate = event
+                self.certificate = event
             case Done():
                 self._done = event
-
-    def _start(self) -> Fresh:
-        """What the logs hold for a job that begins."""
-        memory = self._job.memory
-        if memory is None or not hasattr(contract, "Remembered"):
-            return Fresh()
-        earlier = contract.Remembered(
-            path="earlier.db",
-            run_id=1,
-            similarity=1.0,
-            why="an earlier job",
-            trials=memory.trials,
-            best=memory.best,
-        )
-        return Fresh(memory=(earlier,))
 
     def _note_trial(self, trial: Trial) -> None:
         """What a trial's line says: its gain, or without one what its score comes to."""

@@ -221,14 +221,18 @@ def test_what_a_run_claims_on_the_way_is_kept() -> None:
     assert result.row.finished and not result.row.worse
 
 
-def test_a_job_that_remembers_gets_the_trials_of_a_finished_one() -> None:
-    earlier = Earlier(surface="two-hosts-50-small")
-    memory = remembered(earlier, seed=4, cv=0.05)
-    assert memory is remembered(earlier, seed=1, cv=0.05)
+def test_a_job_that_remembers_gets_the_log_of_a_finished_one() -> None:
+    here, earlier = all_surfaces()["two-hosts-200-small"], Earlier(surface="two-hosts-50-small")
+    memory = remembered(here, earlier, seed=4, cv=0.05)
+    assert memory.trials == remembered(here, earlier, seed=1, cv=0.05).trials
+    assert memory.similarity == 1.0
     assert memory.trials[0].params == CommParams()
     assert memory.best in [trial.params for trial in memory.trials]
     truth = surface_of(earlier).truth
+    assert memory.best is not None
     assert truth(memory.best).step_us < truth(CommParams()).step_us
+    alien = remembered(all_surfaces()["gpt2 10G 4x4"], earlier, seed=1, cv=0.05)
+    assert 0 < alien.similarity < 1
 
 
 def test_earlier_jobs_have_other_hosts_or_cables() -> None:
