@@ -34,6 +34,8 @@ from autotune.storage.standing import latest, standing_of
 from autotune.trial import Gain, RunState, Trial, TrialState
 
 MOST_FILES = 50
+MOST_RUNS = 200
+"""Of one file, the latest."""
 MOST_REMEMBERED = 3
 LEAST_COUNT_RATIO = 0.8
 LEAST_BYTES_RATIO = 0.5
@@ -191,7 +193,7 @@ def _is_own(path: str, key: str | None, own_path: str, own_key: str | None) -> b
 
 def _runs_of(path: str) -> list[StoredRun]:
     with open_beside_writer(path) as connection:
-        return list_runs(connection) if _is_ours(connection) else []
+        return list_runs(connection, most=MOST_RUNS) if _is_ours(connection) else []
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:

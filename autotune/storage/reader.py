@@ -103,9 +103,8 @@ def _read_csv(path: str) -> LogView:
     if stored is not None:
         known = {row_text(trial): trial for trial in stored.trials}
         trials = tuple(known[row_text(trial)] for trial in content.trials)
-        stored = replace(stored, trials=trials)
         view = _view_of(path, "csv", stored, final=_final(stored, content.best))
-        return replace(view, warnings=tuple(warnings))
+        return replace(view, trials=trials, warnings=tuple(warnings))
     trials = content.trials
     if content.own:
         trials = tuple(_without_database(trial) for trial in trials)

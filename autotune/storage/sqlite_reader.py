@@ -23,6 +23,7 @@ from autotune.storage.sqlite_schema import (
 from autotune.trial import Certificate, RunState, Sample, Standing, Trial
 
 _BUSY_TIMEOUT_S = 2.0
+_BRIEFLY_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +112,9 @@ def read_run(connection: sqlite3.Connection, run: StoredRun) -> RunContent:
     )
 
 
-def list_runs(connection: sqlite3.Connection) -> list[StoredRun]:
-    """Return all runs, the latest first."""
-    rows = connection.execute("SELECT * FROM runs ORDER BY run_id DESC")
+def list_runs(connection: sqlite3.Connection, *, most: int = -1) -> list[StoredRun]:
+    """Return the runs, the latest first; at most ``most``, if that is not negative."""
+    rows = connection.execute("SELECT * FROM runs ORDER BY run_id DESC LIMIT ?", (most,))
     return [run_from_row(row) for row in rows]
 
 
@@ -134,11 +135,11 @@ def open_beside_writer(path: str) -> Iterator[sqlite3.Connection]:
     """Open a database that a job, even this one, may be writing; errors as ``open_read_only``.
 
     Only SQLite opens the file: closing it in any other way would drop the locks of a connection
-    that this process has. Nothing is repaired, and nobody is waited for.
+    that this process has. Nothing is repaired, and a lock is hardly waited for.
     """
     with (
         _errors(path),
-        contextlib.closing(_connect_by(path, "mode=ro", patience_s=0)) as connection,
+        contextlib.closing(_connect_by(path, "mode=ro", patience_s=_BRIEFLY_S)) as connection,
     ):
         connection.row_factory = sqlite3.Row
         yield connection

@@ -143,6 +143,25 @@ def test_trials_that_only_the_csv_got_are_kept(
     assert read_log(str(tmp_path / "log.csv.1")).trials == (make_trial(0), make_trial(1))
 
 
+def test_an_end_that_only_the_csv_got_does_not_make_it_the_log_of_another_job(
+    full, tmp_path: Path, open_at, make_run, make_trial
+) -> None:
+    trials = (make_trial(0), make_trial(1, 140.0))
+    logs = open_at()
+    logs.start(make_run())
+    for trial in trials:
+        logs.add_trial(trial)
+    with full({"db"}):
+        logs.finish_run(RunState.DONE, make_trial(1, 120.0))
+        logs.close()
+    assert read_log(str(tmp_path / "log.csv")).best == make_trial(1, 120.0)
+    logs = open_at()
+    start = logs.start(make_run())
+    assert isinstance(start, Resume) and start.trials == trials
+    logs.close()
+    assert sorted(os.listdir(tmp_path)) == ["log.csv", "log.db"]
+
+
 def test_a_result_that_is_replaced_stays_until_there_is_room_for_the_new_one(
     full, tmp_path: Path, open_at, make_run, make_trial
 ) -> None:

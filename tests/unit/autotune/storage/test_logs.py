@@ -256,6 +256,30 @@ class TestStarting:
         logs.close()
         assert path.read_bytes() == whole
 
+    @pytest.mark.parametrize("cut", [0, 1, 20, 45])
+    def test_a_last_line_keeps_the_score_that_the_end_gave_it(
+        self, tmp_path: Path, open_at, make_run, make_trial, cut: int
+    ) -> None:
+        logs = open_at()
+        logs.start(make_run())
+        for number in range(2):
+            logs.add_trial(make_trial(number, 10.0 + number))
+        best = make_trial(1, 10.5)
+        logs.finish_run(RunState.DONE, best)
+        logs.close()
+        path = tmp_path / "log.csv"
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) - cut])
+        assert read_log(str(path)).finished  # the database has the end already
+        logs = open_at()
+        assert logs.start(make_run()) == Replay(best=best, certificate=None)
+        logs.close()
+        assert path.read_bytes() == whole
+        for name in ("log.csv", "log.db"):
+            view = read_log(str(tmp_path / name))
+            assert view.best == best and view.trials[1] == make_trial(1, 11.0)
+        assert sorted(os.listdir(tmp_path)) == ["log.csv", "log.db"]
+
     def test_a_job_that_ends_before_its_run_begins_ends_nothing(
         self, tmp_path: Path, open_at, make_run, tune
     ) -> None:
