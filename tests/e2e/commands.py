@@ -105,6 +105,11 @@ def wait_until(true: Callable[[], Any], limit_s: float = 60) -> Any:
     raise AssertionError(f"not within {limit_s} s: {true}")
 
 
+def settings_of(rows: list[str]) -> list[str]:
+    """Return the rows of a CSV without their scores: the last one repeats another's setting."""
+    return [row.rpartition(",")[0] for row in rows]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TunedJob:
     """A job that was tuned to its end, and its log."""
