@@ -98,6 +98,7 @@ class Told:
     params: CommParams
     log_ratio: float
     variance: float
+    is_hearsay: bool = False
 
 
 def compressed(values: FloatArray, best: float | FloatArray) -> FloatArray:
@@ -179,12 +180,17 @@ class BayesianOptimizer:
         self._typical = typical(len(space.dimensions))
         self._latest: tuple[tuple[object, ...], Mixture] | None = None
         self._told: list[Told] = []
+        self._forgotten: set[int] = set()
         self._rejected: list[CommParams] = []
 
     @property
     def tried(self) -> list[CommParams]:
         """Different settings that were told, in the order of their first reading."""
-        return list(dict.fromkeys(one.params for one in self._told))
+        return list(dict.fromkeys(one.params for one in self._told if not one.is_hearsay))
+
+    @property
+    def _known_readings(self) -> list[Told]:
+        return [one for k, one in enumerate(self._told) if k not in self._forgotten]
 
     @property
     def in_initial_design(self) -> bool:
@@ -197,7 +203,14 @@ class BayesianOptimizer:
         """Search around what ``prior`` expects, and skip the initial design."""
         self._prior, self._design, self._interpolated = prior, [], []
 
-    def tell(self, params: CommParams, log_ratio: float, variance: float | None = None) -> int:
+    def tell(
+        self,
+        params: CommParams,
+        log_ratio: float,
+        variance: float | None = None,
+        *,
+        is_hearsay: bool = False,
+    ) -> int:
         """Record one reading; a setting may be read several times.
 
         Args:
@@ -206,12 +219,18 @@ class BayesianOptimizer:
                 and 0.01 is one percent; what is not finite counts as the worst. The default's is 0.
             variance: Of this reading: 0 for the default, which defines the scale; None: that of a
                 typical one (``noise``).
+            is_hearsay: Another job's: it says where to look, and its setting was not tried here.
 
         Returns:
-            The number of the reading, for ``amend``.
+            The number of the reading, for ``amend`` and ``forget``.
         """
-        self._told.append(self._reading(params, log_ratio, variance))
+        told = self._reading(params, log_ratio, variance)
+        self._told.append(replace(told, is_hearsay=is_hearsay))
         return len(self._told) - 1
+
+    def forget(self, index: int) -> None:
+        """Leave out the reading that ``tell`` numbered ``index``."""
+        self._forgotten.add(index)
 
     def amend(self, index: int, log_ratio: float, variance: float | None = None) -> None:
         """Replace the reading that ``tell`` numbered ``index``: more is known about it now."""
@@ -259,6 +278,7 @@ class BayesianOptimizer:
         """Return an independent copy, e.g. to ask in another thread while this one is told more."""
         twin = copy.copy(self)
         twin._told, twin._rejected = list(self._told), list(self._rejected)
+        twin._forgotten = set(self._forgotten)
         return twin
 
     # ---- asking ---------------------------------------------------------------------------------
@@ -287,7 +307,7 @@ class BayesianOptimizer:
             price: As in ``ask``.
             count: Settings wanted.
         """
-        if not self._told:  # the default defines the scale: nothing need be waited for
+        if not self.tried:  # the default defines the scale: nothing need be waited for
             twin = self.snapshot()
             twin.tell(self.space.default, 0.0, 0.0)
             first = [Proposal(params=self.space.default, improvement=math.inf)]
@@ -302,6 +322,12 @@ class BayesianOptimizer:
             return result
         believed = [params for params in taken if params not in self.tried]
         return result + self._ask_surrogate(free, believed, price, count - len(result))
+
+    def proposal(self, params: CommParams) -> Proposal:
+        """Return a given setting as a proposal, with what it may turn out to cost."""
+        mean, std = self._known([params])
+        (ratio,) = self._ratios(mean - PESSIMISM * std)
+        return Proposal(params=params, improvement=math.inf, worst_ratio=float(ratio))
 
     def incumbent(self) -> Incumbent:
         """Return the best setting by posterior mean; ties go to the default."""
@@ -388,7 +414,7 @@ class BayesianOptimizer:
         return self._latest[1]
 
     def _key(self, constants: Hyperparameters, cell_variance: float) -> tuple[object, ...]:
-        return (tuple(self._told), constants, cell_variance, self._prior)
+        return (tuple(self._known_readings), constants, cell_variance, self._prior)
 
     def _model_under(self, constants: Hyperparameters, cell_variance: float = 0.0) -> Mixture:
         """Return the surrogate; where the constants do not work, with others that do.
@@ -464,7 +490,8 @@ class BayesianOptimizer:
     @property
     def _best(self) -> float:
         """The best log ratio that was read; the default's is 0."""
-        return max(0.0, float(usable(self._told).max())) if self._told else 0.0
+        told = self._known_readings
+        return max(0.0, float(usable(told).max())) if told else 0.0
 
     def _fixed_noise(self, readings: Readings) -> float | None:
         """Return the factor on the variances that the caller fixed, if so."""
@@ -478,9 +505,10 @@ class BayesianOptimizer:
         return self.constants or self._typical
 
     def _readings(self) -> Readings:
-        X, prior = self._points([one.params for one in self._told])
-        values = compressed(usable(self._told), self._best)
-        variances = np.array([one.variance for one in self._told])
+        told = self._known_readings
+        X, prior = self._points([one.params for one in told])
+        values = compressed(usable(told), self._best)
+        variances = np.array([one.variance for one in told])
         return Readings(X=X, values=values, variances=variances, prior=prior)
 
     def _points(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:

@@ -209,9 +209,9 @@ class Service:
             fixed=hello.fixed,
             inert=hello.inert,
             hosts=hello.cross_size,
-            crowded=self._is_oversubscribed,
+            oversubscribed=self._is_oversubscribed,
         )
-        self._standing = lambda: _standing(tuner)
+        self._standing = lambda: tuner.standing
         self._logs = LogKeeper.open(hello)
 
     def _take_check(self, hello: Hello, tuned: Mapping[str, Any], seed: int) -> None:
@@ -353,13 +353,6 @@ class Service:
                 self._inbox.put(error)
 
         _in_background(compute)
-
-
-def _standing(tuner: Tuner) -> Standing | None:
-    from autotune.trial import Standing
-
-    best = tuner.best
-    return None if best is None else Standing(best=best, gain=best.gain)
 
 
 def _in_background(target: Callable[[], None]) -> None:

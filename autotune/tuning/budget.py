@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import Reading, step_us
+from autotune.tuning.scoring import step_us
 
 FAR = 2.0
 """Steps beyond this multiple of what is typical for their setting are charged as typical ones."""
@@ -65,11 +66,12 @@ def charge_us(records: Sequence[StepRecord], default_us: float) -> float:
 
 
 class Account:
-    """Books every training step against the default.
+    """Books every training step against the default near it in time.
 
     ``allowance_us = PLANNED x share x (time of all steps under the default) - time lost``, where a
     job counts as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay
-    back.
+    back. Steps are charged against the latest reading of the default until the next one comes, and
+    for good against the middle of the two.
 
     Attributes:
         steps: Training steps booked.
@@ -78,42 +80,36 @@ class Account:
     def __init__(self, share: float) -> None:
         """Open the account with ``share`` of the default's time (0.05: five percent) to lose."""
         self._share = share
-        self._default: Reading | None = None
+        self._default_us = 0.0
         self.steps = 0
-        self._epoch = 0
-        self._records: list[StepRecord] = []
-        self._epoch_steps = 0
+        self._open: dict[int, list[StepRecord]] = {}
+        self._open_steps = 0
         self._closed_us = self._closed_default_us = 0.0
 
-    def rebase(self, default: Reading) -> None:
-        """Charge against the default as just read."""
-        self._default = default
+    def rebase(self, default_us: float) -> None:
+        """Charge against the default as just read, ``default_us`` a step."""
+        middle = math.sqrt(self._default_us * default_us) if self._default_us else default_us
+        self._closed_us += self._charge(middle)
+        self._closed_default_us += middle * self._open_steps
+        self._open, self._open_steps, self._default_us = {}, 0, default_us
 
     def book(self, record: StepRecord, *, is_default: bool) -> None:
         """Book a training step; under the default nothing is lost by definition."""
         self.steps += record.count
-        if record.epoch != self._epoch:
-            self._closed_us, self._closed_default_us = self.lost_us, self._all_default_us
-            self._epoch, self._epoch_steps, self._records = record.epoch, 0, []
-        self._epoch_steps += record.count
-        if self._default is not None and not is_default and record.duration_us > 0:
-            self._records.append(record)
+        self._open_steps += record.count
+        if not is_default and record.duration_us > 0 and self._default_us > 0:
+            self._open.setdefault(record.epoch, []).append(record)
 
     @property
     def lost_us(self) -> float:
         """Time lost so far, in microseconds; negative: time gained."""
-        return self._closed_us + charge_us(self._records, self._default_us)
+        return self._closed_us + self._charge(self._default_us)
 
     @property
     def lost_share(self) -> float:
         """Time lost so far over what all steps would have taken under the default."""
-        whole = self._all_default_us
+        whole = self._closed_default_us + self._default_us * self._open_steps
         return self.lost_us / whole if whole > 0 else 0.0
-
-    @property
-    def _all_default_us(self) -> float:
-        """What all steps would have taken under the default, as it was read when they were made."""
-        return self._closed_default_us + self._default_us * self._epoch_steps
 
     @property
     def allowance_us(self) -> float:
@@ -126,6 +122,5 @@ class Account:
         """The allowance in steps of the default."""
         return self.allowance_us / self._default_us if self._default_us > 0 else 0.0
 
-    @property
-    def _default_us(self) -> float:
-        return self._default.step_us if self._default is not None else 0.0
+    def _charge(self, default_us: float) -> float:
+        return sum(charge_us(records, default_us) for records in self._open.values())

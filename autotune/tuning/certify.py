@@ -1,11 +1,13 @@
-"""The certificate: fresh windows of default and incumbent in pairs, and a test on them.
+"""The certificate: a test on fresh pairs of windows of default and incumbent.
 
 Each pair gives one log-ratio of step times. The test may stop after any pair (it is *anytime
 valid*): under "the incumbent is not faster" it certifies with a probability of at most ``ALPHA``,
 however long it runs and whenever it stops.
 
-Stopping when the evidence suffices flatters the estimate. So a few more pairs are read after that,
-and the estimate is shrunk by its own uncertainty.
+Stopping when the evidence suffices flatters the estimate. So more pairs are read after that, until
+the estimate is precise, and it is shrunk by its own uncertainty. What decides is the mean of all
+pairs; the estimate that is told leans less on the few pairs between which the machine's speed has
+changed.
 """
 
 from __future__ import annotations
@@ -17,14 +19,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.trial import Certificate, Trial
-from autotune.tuning.scoring import Reading
+from autotune.trial import Certificate
 
 ALPHA = 0.01
 FEWEST_PAIRS = 6
-MOST_PAIRS = 30
+MOST_PAIRS = 48
 PAIRS_AFTER_PROOF = 2
-"""Pairs read after the evidence suffices."""
+"""Pairs read after the evidence suffices, at least."""
+PRECISE, MOST_STRETCHED = 0.017, 1.5
+"""... and until the standard error of the gain is below this; that of large gains may be larger."""
+MOST_AFTER_PROOF = 40
+"""... or until there are so many pairs."""
+PAIRS_BEFORE_DOUBT = 16
+"""Pairs before an incumbent is given up for want of evidence, where pairs are noisy."""
+HUBER = 1.5
+"""Robust standard deviations from the middle beyond which a pair counts less."""
 EFFECT_PRECISION = 0.25
 """Prior precision of the effect (mean over standard deviation of a pair): 2 is typical."""
 HABIT = 4
@@ -82,14 +91,36 @@ def confidence(log_ratios: Sequence[float], alpha: float) -> Estimate:
     return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 
+def middle(log_ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the middle of ``(k,)`` values, k >= 2, and its standard error.
+
+    Values far from the middle count less. Few values, or values without scatter, have their mean.
+
+    Source: Huber (1964), Robust estimation of a location parameter, section 3; the standard error
+    as there, of the values drawn in over the share of those that were not.
+    """
+    values = np.asarray(log_ratios, dtype=float)
+    n, mean = len(values), float(np.mean(values))
+    centre = float(np.median(values))
+    scale = 1.4826 * float(np.median(np.abs(values - centre)))
+    if n < FEWEST_PAIRS or scale < SMALLEST_SPREAD:
+        return mean, float(values.std(ddof=1)) / math.sqrt(n)
+    half = HUBER * scale
+    for _ in range(50):
+        drawn = np.clip(values - centre, -half, half)
+        centre += float(drawn.mean())
+    drawn = np.clip(values - centre, -half, half)
+    share = max(float(np.mean(np.abs(drawn) < half)), 1 / n)
+    return centre, math.sqrt(float(np.square(drawn).sum()) / (n - 1) / n) / share
+
+
 def shrunk(log_ratios: Sequence[float]) -> float:
-    """Return the mean of ``(k,)`` values, k >= 2, drawn towards 0 by its own uncertainty.
+    """Return the middle of ``(k,)`` values, k >= 2, drawn towards 0 by its own uncertainty.
 
     Source: James and Stein (1961), Estimation with quadratic loss, in one dimension.
     """
-    values = np.asarray(log_ratios, dtype=float)
-    mean, variance = float(values.mean()), float(values.var(ddof=1)) / len(values)
-    return mean * max(0.0, 1 - variance / mean**2) if mean else 0.0
+    centre, error = middle(log_ratios)
+    return centre * max(0.0, 1 - (error / centre) ** 2) if centre else 0.0
 
 
 def pairs_to_proof(log_ratios: Sequence[float], alpha: float, most: int) -> int:
@@ -113,11 +144,20 @@ class PairedTest:
         alpha: Probability of certifying an incumbent that is not faster, at most.
     """
 
-    def __init__(self, alpha: float = ALPHA) -> None:
-        """Start without a pair."""
+    def __init__(self, alpha: float = ALPHA, *, clip: float = math.inf) -> None:
+        """Start without a pair.
+
+        Args:
+            alpha: Probability of certifying an incumbent that is not faster, at most.
+            clip: Log-ratios beyond this count as this in the test, on both sides alike: what is
+                symmetric without a gain stays so, and a change of speed between the windows of a
+                pair cannot hide a gain. It must be known before the first pair.
+        """
         self.log_ratios: list[float] = []
         self.alpha = alpha
+        self._clip = clip
         self._low, self._high = -math.inf, math.inf
+        self._is_not_faster = False
         self._proven_at: int | None = None
         self._slow_default = 0
         self._slow_incumbent = 0
@@ -130,27 +170,27 @@ class PairedTest:
 
     def add(
         self,
+        log_ratio: float,
         *,
-        default: float,
-        incumbent: float,
         slow: tuple[int, int] = (0, 0),
         excess: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """Record one pair of windows; one with an unusable score counts as equal.
+        """Record one pair of windows; one that is not finite counts as equal.
 
         Args:
-            default: Score of the default's window, bytes/us.
-            incumbent: Score of the incumbent's.
-            slow: Their slow steps (default, incumbent), which do not count in the scores.
+            log_ratio: Log of the default's step time over the incumbent's.
+            slow: Slow steps (of the default, of the incumbent) that do not count in it.
             excess: Shares by which these would make the mean step longer.
         """
         self._excess.append(excess)
-        usable = default > 0 and incumbent > 0
-        self.log_ratios.append(math.log(incumbent / default) if usable else 0.0)
+        self.log_ratios.append(log_ratio if math.isfinite(log_ratio) else 0.0)
         self._slow_default += slow[0]
         self._slow_incumbent += slow[1]
         bounds = confidence(self.log_ratios, self.alpha)
-        self._low, self._high = max(self._low, bounds.low), min(self._high, bounds.high)
+        clipped = confidence(self._clipped, self.alpha)
+        self._low = max(self._low, bounds.low, clipped.low)
+        self._high = min(self._high, bounds.high)
+        self._is_not_faster = self._is_not_faster or clipped.high <= 0
         if self._low > 0 and self._proven_at is None:
             self._proven_at = self.pairs
 
@@ -161,15 +201,25 @@ class PairedTest:
         """
         if self.pairs < FEWEST_PAIRS:
             return None
-        if self._high <= 0 or self._is_jumpy():
+        if self._is_not_faster or self._high <= 0 or self._is_jumpy():
             return False
         if self._proven_at is not None:
-            enough = min(self._proven_at + PAIRS_AFTER_PROOF, MOST_PAIRS)
-            return True if self.pairs >= enough else None
+            centre, error = middle(self.log_ratios)
+            is_precise = error * min(math.exp(centre), MOST_STRETCHED) <= PRECISE
+            enough = is_precise or self.pairs >= MOST_AFTER_PROOF
+            is_over = self.pairs >= self._proven_at + PAIRS_AFTER_PROOF and enough
+            return True if is_over or self.pairs >= MOST_PAIRS else None
         if self.pairs >= MOST_PAIRS:
             return False
-        needed = pairs_to_proof(self.log_ratios, self.alpha, MOST_PAIRS)
+        centre, error = middle(self._clipped)
+        if self.pairs < PAIRS_BEFORE_DOUBT and centre + error > 0 and error > PRECISE:
+            return None
+        needed = pairs_to_proof(self._clipped, self.alpha, MOST_PAIRS)
         return None if needed <= MOST_PAIRS else False
+
+    @property
+    def _clipped(self) -> list[float]:
+        return [min(max(ratio, -self._clip), self._clip) for ratio in self.log_ratios]
 
     def estimate(self) -> Estimate:
         """Return the gain so far, with the best bounds of all pairs so far."""
@@ -215,57 +265,6 @@ class PairedTest:
         # standard deviations of a Poisson count under the incumbent is its own doing.
         excess = self._slow_incumbent - self._slow_default
         return excess > 3 * math.sqrt(self._slow_incumbent + self._slow_default + 1)
-
-
-class Comparison:
-    """Which window to read next, and what the pairs say so far.
-
-    Attributes:
-        default, incumbent: The two trials that are compared.
-        test: The test on their pairs.
-    """
-
-    def __init__(
-        self,
-        default: Trial,
-        incumbent: Trial,
-        *,
-        rng: np.random.Generator,
-        test: PairedTest | None = None,
-    ) -> None:
-        """Compare two different trials.
-
-        Args:
-            default: The trial with number 0.
-            incumbent: The other one.
-            rng: Decides the order within each pair.
-            test: Takes the pairs and decides; None: the test for a certificate.
-        """
-        self.default = default
-        self.incumbent = incumbent
-        self.test = PairedTest() if test is None else test
-        self._rng = rng
-        self._arms: list[Trial] = []
-        self._readings: dict[int, Reading] = {}
-
-    def next_arm(self) -> Trial:
-        """Return the trial whose window is read next; pair after pair."""
-        if not self._arms:
-            pair = [self.default, self.incumbent]
-            self._arms = [pair[int(k)] for k in self._rng.permutation(2)]
-        return self._arms[0]
-
-    def take(self, reading: Reading) -> bool | None:
-        """Take the reading of ``next_arm``; return the test's decision."""
-        self._readings[self._arms.pop(0).trial_id] = reading
-        if self._arms:
-            return None
-        default = self._readings[self.default.trial_id]
-        incumbent = self._readings[self.incumbent.trial_id]
-        slow = (default.slow_steps, incumbent.slow_steps)
-        excess = (default.slow_excess, incumbent.slow_excess)
-        self.test.add(default=default.score, incumbent=incumbent.score, slow=slow, excess=excess)
-        return self.test.decision()
 
 
 def no_certificate(reason: str, *, bound: float, alpha: float = ALPHA) -> Certificate:

@@ -1,29 +1,31 @@
-"""After DONE: whether the machine has changed so much that the result may be wrong by now.
+"""After DONE: whether the job has changed so much that the result may be wrong by now.
 
-``DriftWatch`` compares long windows with the first ones after tuning. ``Recheck`` then compares the
-setting in force with the default, in pairs: where it is worse, the default takes its place.
+``DriftWatch`` compares short windows with those right after tuning. What it finds is a suspicion:
+the setting in force and the default are compared in pairs then, and where the time spent waiting
+for communication has changed, too, the job is tuned again.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 
 import numpy as np
 
-from autotune.trial import Trial
-from autotune.tuning.certify import Comparison
-from autotune.tuning.changes import Apply
-from autotune.tuning.inforce import InForce
 from autotune.tuning.records import StepRecord
-from autotune.tuning.replay_check import ReplayTest
-from autotune.tuning.scoring import SETTLE_STEPS, Window, step_us
+from autotune.tuning.scoring import step_us
 
-WINDOW_STEPS = 100
-WINDOW_US = 5e6
-REFERENCE_WINDOWS = 4
-DRIFTED_WINDOWS = 4
+WINDOW_STEPS = 20
+WINDOW_US = 0.5e6
+"""A window has so many steps, and is so long, at least."""
+REFERENCE_WINDOWS, MOST_KNOWN = 8, 400
+DRIFTED_WINDOWS = 5
+"""Windows in a row outside what is known that are a drift."""
 DRIFT = 0.2
-"""Step times that differ by more than this from what they were are a drift."""
+"""Step times that differ by more than this share from all that were seen may be a drift ..."""
+SIGMA = 4.0
+"""... if they also do by so many robust standard deviations of the windows so far."""
+WAITED = 1.25
+"""Exposed communication that differs by this factor from what it was: the links have changed."""
 
 
 class DriftWatch:
@@ -32,67 +34,53 @@ class DriftWatch:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._times: list[float] = []
+        self._exposed = 0.0
         self._steps, self._us = 0, 0.0
-        self._reference: list[float] = []
-        self._drifted: list[bool] = []
+        self._reference: list[tuple[float, float]] = []
+        self._outside: list[tuple[float, float]] = []
 
     def add(self, record: StepRecord) -> bool:
-        """Take a training step; return whether ``DRIFTED_WINDOWS`` windows in a row differ.
+        """Take a training step; return whether ``DRIFTED_WINDOWS`` windows in a row are a drift.
 
-        All of them have to be slower, or all faster, than the median of the reference windows.
+        All of them have to be slower, or all faster, than anything that is known.
         """
         self._times.append(step_us(record))
+        self._exposed += record.exposed_us
         self._steps += record.count
         self._us += record.duration_us
         if self._steps < WINDOW_STEPS or self._us < WINDOW_US:
             return False
-        typical = statistics.median(self._times)
-        self._times, self._steps, self._us = [], 0, 0.0
+        window = (math.log(float(np.median(self._times))), self._exposed / self._steps)
+        self._times, self._exposed, self._steps, self._us = [], 0.0, 0, 0.0
+        return self._judge(window)
+
+    def _judge(self, window: tuple[float, float]) -> bool:
         if len(self._reference) < REFERENCE_WINDOWS:
-            self._reference.append(typical)
+            self._reference.append(window)
             return False
-        ratio = typical / statistics.median(self._reference)
-        if 1 / (1 + DRIFT) <= ratio <= 1 + DRIFT:
-            self._drifted = []
-            return False
-        self._drifted.append(ratio > 1)
-        last = self._drifted[-DRIFTED_WINDOWS:]
-        return len(last) == DRIFTED_WINDOWS and len(set(last)) == 1
+        known = np.sort([level for level, _ in self._reference])
+        # The extreme one may be a hiccup: what was seen twice is known.
+        low, high = float(known[1]), float(known[-2])
+        spread = 1.4826 * float(np.median(np.abs(known - np.median(known))))
+        margin = max(math.log1p(DRIFT), SIGMA * spread)
+        is_slower = window[0] > high + margin
+        is_inside = not is_slower and window[0] >= low - margin
+        if is_inside or (self._outside and (self._outside[-1][0] > high) != is_slower):
+            self.learn()  # it was over soon: what this machine does now and then
+        if not is_inside:
+            self._outside.append(window)
+        return len(self._outside) >= DRIFTED_WINDOWS
 
+    @property
+    def links_changed(self) -> bool:
+        """Whether a step waits much longer, or much less, for communication than it did."""
+        before = float(np.median([exposed for _, exposed in self._reference]))
+        now = float(np.median([exposed for _, exposed in self._outside]))
+        if before <= 0 or now <= 0:
+            return before != now
+        return not 1 / WAITED <= now / before <= WAITED
 
-class Recheck:
-    """Fresh pairs of windows of the default and of the setting in force."""
-
-    def __init__(
-        self,
-        default: Trial,
-        best: Trial,
-        *,
-        in_force: InForce,
-        steps: int,
-        rng: np.random.Generator,
-    ) -> None:
-        """Compare two trials in windows of ``steps`` steps; ``next_window`` begins."""
-        self.comparison = Comparison(default, best, rng=rng, test=ReplayTest())
-        self._in_force, self._steps = in_force, steps
-        self._window: Window | None = None
-
-    def next_window(self) -> Apply | None:
-        """Begin the next window; return the change that it needs."""
-        arm, best = self.comparison.next_arm(), self.comparison.incumbent
-        change = self._in_force.change(arm.params, known=best.params)
-        settle = SETTLE_STEPS if change is not None else 0
-        self._window = Window(epoch=self._in_force.epoch, steps=self._steps, settle=settle)
-        return change
-
-    def read(self, record: StepRecord) -> tuple[bool, bool | None]:
-        """Take a training step.
-
-        Returns:
-            (whether the window is full, True: kept; False: the default is better; None: go on).
-        """
-        assert self._window is not None
-        self._window.add(record)
-        if not self._window.is_full:
-            return False, None
-        return True, self.comparison.take(self._window.reading())
+    def learn(self) -> None:
+        """Take the windows outside for known: the result holds there, too."""
+        self._reference = [*self._reference, *self._outside][-MOST_KNOWN:]
+        self._outside = []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from autotune.bayes import Proposal
 from autotune.bayes.surrogate import Hyperparameters
-from autotune.trial import Certificate, CommParams, RunState, Sample, SampleKind, Trial
+from autotune.trial import Certificate, RunState, Sample, Trial
 from autotune.tuning.changes import Apply, Done, Line, Progress
-from autotune.tuning.scoring import Reading, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,39 +38,11 @@ Event = Apply | Line | Progress | Done | Sample | Trial | Certificate | RunFinis
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What ``Tuner.work`` found: the next setting (None: all were tried) and the constants.
+    """What ``Tuner.work`` found: the next settings (none: all were tried) and the constants.
 
-    ``trouble``: why the proposal is worse than it should be, in one sentence; None where it is not.
+    ``trouble``: why they are worse than they should be, in one sentence; None where they are not.
     """
 
-    proposal: Proposal | None
+    proposals: tuple[Proposal, ...]
     constants: Hyperparameters | None
     trouble: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What the present window is read for; ``rival_us``: step time of the incumbent."""
-
-    kind: SampleKind
-    trial_id: int
-    params: CommParams
-    window: Window
-    pair: int | None = None
-    rival_us: float = math.inf
-    limit_us: float = math.inf
-
-
-def sample(task: Task, reading: Reading) -> Sample:
-    """Return the reading of a task's window as the trial log wants it."""
-    return Sample(
-        trial_id=task.trial_id,
-        epoch=task.window.epoch,
-        kind=task.kind,
-        pair=task.pair,
-        steps=reading.steps,
-        duration_us=reading.duration_us,
-        payload_bytes=reading.payload_bytes,
-        exposed_us=reading.exposed_us,
-        score=reading.score,
-    )

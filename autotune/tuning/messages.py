@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from autotune.bayes import Incumbent
 from autotune.exact import rounded
 from autotune.space import BY_NAME, MIB, Value
-from autotune.trial import Certificate, CommParams, Trial, TrialState
+from autotune.trial import Certificate, CommParams, Gain, Standing, Trial, TrialState
 from autotune.tuning.budget import Account
 from autotune.tuning.certify import MOST_PAIRS
 from autotune.tuning.identify import LONGEST_GROUP, Observed
+from autotune.tuning.memory import Recollection
 from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.scoring import MIN_WINDOW_US
 from autotune.tuning.warmup import steps_per_sample, steps_to_first_sample
@@ -82,33 +82,38 @@ def frozen_text(fixed: Mapping[str, Value], inert: Mapping[str, str]) -> list[st
     return lines
 
 
-def progress_text(
-    trial: Trial,
-    *,
-    most: int,
-    incumbent: Incumbent,
-    best_score: float,
-    default: CommParams,
-    names: Collection[str],
-) -> str:
-    """Return the line that follows a finished trial."""
-    how = "" if trial.state is TrialState.COMPLETE else f" ({trial.state})"
-    best = "this one" if incumbent.params == trial.params else params_text(incumbent.params, names)
-    best = "the default" if incumbent.params == default else best
-    return (
-        f"autotune: trial {trial.trial_id + 1} of at most {most}: "
-        f"{params_text(trial.params, names)}: score {rounded(trial.score, 4)} {HIGHER}{how}; "
-        f"best so far: {best} at {rounded(best_score, 4)}, {incumbent.gain:+.1%} over the "
-        "default"
-    )
+def gain_text(gain: Gain) -> str:
+    """Return a gain with its interval: ``+3.1 % (90 %: -1.0 to +7.4)``."""
+    estimate, low, high = (f"{100 * part:+.1f}" for part in (gain.estimate, gain.low, gain.high))
+    return f"{estimate} % (90 %: {low} to {high})"
 
 
-def rest_text(params: CommParams, *, names: Collection[str]) -> str:
-    """Return what is said when exploring pauses because it has lost what it may lose."""
-    return (
-        "autotune: pauses under the best setting so far until the time lost is within "
-        f"HOROVOD_AUTOTUNE_BUDGET: {params_text(params, names)}"
-    )
+def progress_text(trial: Trial, *, most: int, standing: Standing, names: Collection[str]) -> str:
+    """Return the line that follows a finished trial: gains over the default near it in time."""
+    head = f"autotune: trial {trial.trial_id + 1} of at most {most}: "
+    head += params_text(trial.params, names)
+    if trial.trial_id == 0:
+        return f"{head}: the default, score {rounded(trial.score, 4)} {HIGHER}"
+    how = "" if trial.state is TrialState.COMPLETE else f", {trial.state}"
+    own = "no gain known" if trial.gain is None else f"{gain_text(trial.gain)} over the default"
+    return f"{head}: {own}{how}; {standing_text(standing, trial=trial, names=names)}"
+
+
+def standing_text(standing: Standing, *, names: Collection[str], trial: Trial | None = None) -> str:
+    """Return what is the best so far; ``trial``: the one that was spoken of just before."""
+    best, gain = standing.best, standing.gain
+    if best.trial_id == 0 or gain is None:
+        return "best so far: the default"
+    same = trial is not None and best.trial_id == trial.trial_id
+    if trial is not None and same:
+        shown = "" if trial.gain == gain else f" at {gain_text(gain)}"
+        what = f"this one{shown}"
+    else:
+        what = f"{params_text(best.params, names)} at {gain_text(gain)}"
+    return f"best so far: {what}, not compared yet"
+
+
+REST = "autotune: pauses under the default until the time lost is within HOROVOD_AUTOTUNE_BUDGET"
 
 
 def headroom_reason(bound: float) -> str:
@@ -119,10 +124,17 @@ def headroom_reason(bound: float) -> str:
     )
 
 
-def certify_text(incumbent: Trial, *, names: Collection[str]) -> str:
-    """Return what is said when the paired comparison begins."""
+def certify_text(incumbent: Trial, *, names: Collection[str], inert: Sequence[str]) -> str:
+    """Return what is said when the paired comparison begins.
+
+    Args:
+        incumbent: What is compared with the default.
+        names: Parameters that are tuned.
+        inert: Those of them that were found to have no effect: they have their default.
+    """
+    effect = f" (no effect, so as in the default: {', '.join(inert)})" if inert else ""
     return (
-        f"autotune: compares {params_text(incumbent.params, names)} with the default "
+        f"autotune: compares {params_text(incumbent.params, names)}{effect} with the default "
         f"in at most {MOST_PAIRS} pairs of windows"
     )
 
@@ -136,9 +148,40 @@ def result_text(best: Trial, *, reason: str, names: Collection[str]) -> str:
     )
 
 
-DRIFT = "autotune: the step time has changed since tuning; compares the result with the default"
 RETUNE = "autotune: the job has changed: tunes again"
 ANOTHER_STEP = "autotune: the training step is another one than the one tuned for: tunes again"
+
+
+DRIFT = "autotune: the step time has changed since tuning"
+
+
+def drift_text(*, is_default: bool, retunes: bool) -> str:
+    """Return what is said when the step time is no longer what it was after tuning.
+
+    Args:
+        is_default: The default is in force.
+        retunes: The job is tuned again; else the result is compared with the default.
+    """
+    text = DRIFT
+    if not retunes:
+        return f"{text}; compares the result with the default"
+    if is_default:
+        return f"{text}, while the default was in force"
+    return f"{text}, and so has the time that steps wait for communication"
+
+
+def memory_text(memory: Recollection, *, names: Collection[str]) -> str:
+    """Return where a search begins that remembers an earlier job."""
+    return (
+        f"autotune: begins with what an earlier job learned ({memory.text}): "
+        f"{params_text(memory.best, names)} first"
+    )
+
+
+MEMORY_DROPPED = (
+    "autotune: what the earlier job learned does not hold here: it is dropped, and the search "
+    "begins anew"
+)
 
 
 def reason_text(certificate: Certificate, account: Account, *, disturbed: int) -> str:
@@ -228,9 +271,9 @@ def no_sample_text(seen: Observed, *, more: int | None, is_known: bool) -> str:
     )
 
 
-def unfinished_text(best: Trial, *, done: int, most: int, names: Collection[str]) -> str:
+def unfinished_text(standing: Standing, *, done: int, most: int, names: Collection[str]) -> str:
     """Return what a job that ended while tuning says at exit."""
     return (
         f"autotune: unfinished: the job ended after {done} of at most {most} trials; "
-        f"best so far: {params_text(best.params, names)} (score {rounded(best.score, 4)} {HIGHER})"
+        f"{standing_text(standing, names=names)}"
     )

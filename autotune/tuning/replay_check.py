@@ -19,12 +19,15 @@ from autotune.space import Value
 from autotune.storage.contract import Start
 from autotune.trial import CommParams, Trial
 from autotune.tuning import messages
-from autotune.tuning.certify import FEWEST_PAIRS, LARGEST, Comparison, PairedTest
-from autotune.tuning.changes import Apply, Done, Line
+from autotune.tuning.brackets import Noise
+from autotune.tuning.certify import FEWEST_PAIRS, LARGEST, PairedTest
+from autotune.tuning.changes import Done, Line
 from autotune.tuning.events import Event, Plan
 from autotune.tuning.identify import Identifier
+from autotune.tuning.inforce import InForce
+from autotune.tuning.pairs import PairedWindows
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
-from autotune.tuning.scoring import SETTLE_STEPS, Window, is_usable
+from autotune.tuning.scoring import SETTLE_STEPS, is_usable
 from autotune.tuning.warmup import Warmup, steps_per_sample, window_steps
 
 MOST_PAIRS = 13
@@ -101,15 +104,20 @@ class ReplayCheck:
         self._tuned = Trial(trial_id=1, params=CommParams.from_dict(tuned), score=0.0)
         self._names = [n for n, v in default.params.as_dict().items() if v != tuned[n]]
         self._test = ReplayTest()
-        self._comparison = Comparison(
-            default, self._tuned, rng=np.random.default_rng(seed), test=self._test
+        self._in_force = InForce(self._tuned.params)
+        self._pairs = PairedWindows(
+            default,
+            self._tuned,
+            test=self._test,
+            in_force=self._in_force,
+            noise=Noise(),
+            rng=np.random.default_rng(seed),
+            steps=steps_per_sample(settings),
         )
         self._identifier = Identifier()
         self._warmup = Warmup(settings)
-        self._window: Window | None = None
-        self._windows, self._is_length_told = 0, False
+        self._has_begun = self._is_length_told = False
         self._step_us: float | None = None
-        self._in_force, self._epoch = self._tuned.params, 0
         self._events: list[Event] = []
         self._is_done = False
 
@@ -150,8 +158,8 @@ class ReplayCheck:
 
     def check(self, check: ResultCheck) -> list[Event]:
         """Go back to the default where the results under the replayed setting are wrong."""
-        best = self._comparison.default
-        if not check.ok and self._in_force == self._tuned.params != best.params:
+        best = self._pairs.default
+        if not check.ok and self._in_force.params == self._tuned.params != best.params:
             self._put_in_force(best.params)
             what = messages.wrong_text(check, self._tuned.params, default=best.params)
             self._events.append(Line(text=what, level="error"))
@@ -176,7 +184,7 @@ class ReplayCheck:
         step_us = self._warmup.step_us if self._step_us is None else self._step_us
         if step_us is None:
             return None
-        windows = 2 * MOST_PAIRS - self._windows
+        windows = 2 * MOST_PAIRS - self._pairs.windows
         window = window_steps(self._settings, step_us) + SETTLE_STEPS
         return self._warmup.steps_left + windows * window
 
@@ -187,49 +195,39 @@ class ReplayCheck:
                 self._observe_training(step)
 
     def _observe_training(self, record: StepRecord) -> None:
-        if self._window is not None:
-            self._read(record, self._window)
+        if self._has_begun:
+            self._read(record)
         elif self._warmup.is_over:
+            self._has_begun = True
             self._next_window()
         else:
             self._warmup.add(record)
 
-    def _read(self, record: StepRecord, window: Window) -> None:
-        window.add(record)
-        if not window.is_full:
+    def _read(self, record: StepRecord) -> None:
+        reading = self._pairs.read(record)
+        if reading is None:
             return
-        reading = window.reading()
-        self._windows += 1
         self._step_us = min(self._step_us or math.inf, reading.step_us)
-        kept = self._comparison.take(reading)
-        if kept is None:
+        if self._pairs.decision is None:
             self._next_window()
         else:
-            self._decide(kept)
+            self._decide(self._pairs.decision)
 
     def _next_window(self) -> None:
         self._tell_length()
-        changed = self._put_in_force(self._comparison.next_arm().params)
-        self._window = Window(
-            epoch=self._epoch,
-            steps=steps_per_sample(self._settings),
-            settle=SETTLE_STEPS if changed else 0,
-        )
+        if (change := self._pairs.next_window()) is not None:
+            self._events.append(change)
 
     def _decide(self, kept: bool) -> None:
-        best = self._tuned if kept else self._comparison.default
+        best = self._tuned if kept else self._pairs.default
         self._put_in_force(best.params)
         self._done(best, f"replay check: {self._test.verdict(kept)}")
 
-    def _put_in_force(self, params: CommParams) -> bool:
-        """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
-        if self._in_force == params:
-            return False
-        self._epoch += 1
-        self._in_force = params
-        known = self._tuned.params.as_dict()
-        self._events.append(Apply(epoch=self._epoch, params=params.as_dict(), incumbent=known))
-        return True
+    def _put_in_force(self, params: CommParams) -> None:
+        """Emit ``Apply`` unless ``params`` are in force."""
+        change = self._in_force.change(params, known=self._tuned.params)
+        if change is not None:
+            self._events.append(change)
 
     def _tell_length(self) -> None:
         """Say how long it will take, once, as soon as a window was read."""
@@ -243,7 +241,12 @@ class ReplayCheck:
         self._is_done = True
         params, certified = best.params.as_dict(), best is self._tuned
         self._events.append(
-            Done(epoch=self._epoch, params=params, certified=certified, text=f"autotune: {text}")
+            Done(
+                epoch=self._in_force.epoch,
+                params=params,
+                certified=certified,
+                text=f"autotune: {text}",
+            )
         )
 
     def _say(self, text: str, *, level: str = "info") -> None:

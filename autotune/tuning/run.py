@@ -2,6 +2,13 @@
 
 A ``Run`` is fed with the training steps and appends events to a list that its ``Tuner`` hands on.
 It ends with an ``outcome``: the trial that stays in force, and the certificate that says why.
+
+EXPLORE reads every setting between two windows of the default (see ``brackets``)::
+
+    default | setting A | default | setting B | default | ...
+
+Plans are computed while the default is in force: that costs the budget nothing, and whatever
+planning takes from the training is taken from no setting's reading.
 """
 
 from __future__ import annotations
@@ -9,22 +16,40 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autotune.bayes import Proposal
-from autotune.trial import Certificate, CommParams, SampleKind, Trial, TrialState
-from autotune.tuning import messages, scoring
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    Sample,
+    SampleKind,
+    Standing,
+    Trial,
+    TrialState,
+)
+from autotune.tuning import messages
+from autotune.tuning.brackets import Bracket, LogRatio, Noise
 from autotune.tuning.budget import STOP_RATIO, Account, price_steps
-from autotune.tuning.certify import ALPHA, Comparison, PairedTest, no_certificate
+from autotune.tuning.certify import ALPHA, PairedTest, no_certificate
 from autotune.tuning.changes import Line, Progress
-from autotune.tuning.events import Event, Plan, Task, sample
+from autotune.tuning.events import Event, Plan
 from autotune.tuning.inforce import InForce
+from autotune.tuning.pairs import PairedWindows
 from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import SETTLE_STEPS, Reading, Window, headroom, is_hopeless, step_us
+from autotune.tuning.scoring import (
+    MIN_WINDOW_US,
+    SETTLE_STEPS,
+    Reading,
+    Window,
+    headroom,
+    is_hopeless,
+    pool,
+    step_us,
+)
 from autotune.tuning.search import Search
-from autotune.tuning.warmup import steps_left, steps_per_sample
+from autotune.tuning.warmup import DEFAULT_SHARE, default_steps, steps_per_sample
 
 WORTH_HAVING = 0.01
 """Gains below this are not worth tuning for."""
@@ -32,6 +57,18 @@ STEPS_IN_FLIGHT = 2
 """Steps that are still made under a setting after it was given up, at most."""
 MOST_RESTS = 60
 """Windows in a row that wait for the budget, until exploring ends for want of it."""
+MOST_WAITING = 3
+"""Windows of the default that wait for a plan before the trial before them is finished without."""
+MOST_ATTEMPTS = 3
+"""Readings of one trial: a change of speed in the middle of one has it taken again."""
+WORTH_REPEATING = 2.0
+"""A reading is taken again when it is so many times as uncertain as a typical one."""
+FINE, LONGEST = 0.08, 4.0
+"""Windows grow, up to so many times, where a reading would be noisier than this."""
+CLIP_SIGMA, SMALLEST_CLIP = 4.0, 0.15
+"""A pair's log ratio counts in the certificate up to so many standard deviations, or so much."""
+PAIR_SHARE = 0.5
+"""Length of a window of a pair over that of a trial: short ones follow a changing speed better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +86,51 @@ class Phase(enum.StrEnum):
     EXPLORE = "explore"
     CERTIFY = "certify"
     DONE = "done"
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """A setting under evaluation.
+
+    Attributes:
+        params: The setting.
+        trial: Its trial, where it is read once more; None: a new one.
+        window: Its window.
+        limit_us: Longest time that a step of it may wait for communication.
+        bracket: What its first edge says, once its window has ended.
+        was_cut: Its window ended early.
+        count: Which attempt this is, from 1 on.
+    """
+
+    params: CommParams
+    trial: Trial | None
+    window: Window
+    limit_us: float
+    bracket: Bracket | None = None
+    was_cut: bool = False
+    count: int = 1
+
+
+@dataclass(kw_only=True)
+class Default:
+    """The default's windows in EXPLORE.
+
+    Attributes:
+        epoch: Of the latest one.
+        window: The present one, or None while a trial is in force.
+        before: The latest one that ended.
+        readings: Of all of them.
+    """
+
+    epoch: int = -1
+    window: Window | None = None
+    before: list[StepRecord] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+
+    @property
+    def reading(self) -> Reading:
+        """The latest readings as one."""
+        return pool(self.readings[-2:])
 
 
 class Run:
@@ -87,24 +169,28 @@ class Run:
         self.disturbed_steps = 0
         self._settings, self._account, self._in_force = settings, account, in_force
         self._events, self._rng, self._alpha = events, rng, alpha
-        self._default, self._names = search.space.default, search.space.names
-        self._task: Task | None = None
-        self._on_trial: Proposal | None = None
-        self._postponed: Proposal | None = None
-        self._comparison: Comparison | None = None
-        self._rest_allowance_us: float | None = None
+        self._params, self._names = search.space.default, search.space.names
+        self._noise, self._default = Noise(), Default()
+        self._attempt: Attempt | None = None
+        self._pairs: PairedWindows | None = None
+        self._inert: list[str] = []
+        self._next: tuple[CommParams, Trial | None, float] | None = None
         self._rests = 0
-        self._earlier: list[Reading] = []
 
     @property
     def phase(self) -> Phase:
         """Where the run is."""
-        return Phase.EXPLORE if self._comparison is None else Phase.CERTIFY
+        return Phase.EXPLORE if self._pairs is None else Phase.CERTIFY
 
     @property
-    def best(self) -> Trial | None:
-        """The incumbent's trial, if there is any trial."""
-        return self.search.best if self.search.trials else None
+    def standing(self) -> Standing | None:
+        """What is held for the best so far, if there is any trial."""
+        return self.search.standing
+
+    @property
+    def default(self) -> Reading:
+        """What the default does now."""
+        return self._default.reading
 
     def steps_left(self, step_us: float | None) -> int | None:
         """Return the training steps that the present window still needs, about; None: no window.
@@ -112,43 +198,40 @@ class Run:
         Args:
             step_us: Time of a step; None: not known, and the fewest steps are returned.
         """
-        task = self._task
-        return steps_left(task.window, self._settings, step_us) if task is not None else None
+        window = self._default.window
+        return window.steps_left(step_us) if window is not None else None
 
     # ---- what the tuner calls -------------------------------------------------------------------
 
-    def start(self, earlier: list[Reading]) -> None:
-        """Read the default: as trial 0, or once more in a resumed run.
+    def start(self, earlier: list[Window]) -> None:
+        """Begin with the default, which is in force.
 
         Args:
-            earlier: Readings of the default before the run: they count for its step time.
+            earlier: The latest windows of the default before the run.
         """
-        search = self.search
-        self._earlier = earlier
-        kind = SampleKind.REREAD if search.trials else SampleKind.SEARCH
-        self._run(self._default, kind=kind, trial_id=0)
-        if not search.trials:
-            search.request([self._default])
+        self._default.epoch = self._in_force.epoch
+        for window in earlier:
+            self._take_default(window)
+        if self._default.readings and not self.search.trials:
+            self._add_default()
+        if self._ends_for_want_of_headroom():
+            return
+        if self.search.trials:  # what to try is only known beside the default
+            self.search.request()
+        self._read_default()
 
     def read(self, record: StepRecord, *, disturbed: bool = False) -> None:
         """Take a usable training step; a disturbed one says nothing about the setting in force."""
-        task = self._task
-        if task is None:
-            return
-        is_trial = task.kind is SampleKind.SEARCH and task.trial_id > 0
-        if disturbed:
-            self.disturbed_steps += record.count
-        else:
-            task.window.add(record)
-        if is_trial and self._was_taken_back(record, task):
-            self._end_early(task)
-        elif disturbed:
-            if is_trial and self._is_too_dear(record, task):
-                self._end_early(task)
-        elif is_trial and self._is_lost(record, task):
-            self._finish_task(task, TrialState.ABANDONED)
-        elif task.window.is_full:
-            self._finish_task(task, TrialState.COMPLETE)
+        if self._pairs is not None:
+            self._read_pairs(record, self._pairs)
+        elif self._default.window is not None:
+            if disturbed:
+                self.disturbed_steps += record.count
+            else:
+                self._default.window.add(record)
+            self._look_at_default(self._default.window)
+        elif self._attempt is not None:
+            self._read_attempt(record, self._attempt)
 
     def work(self) -> Callable[[], Plan] | None:
         """Return something to compute and to hand to ``accept``, or None; each is returned once."""
@@ -157,246 +240,383 @@ class Run:
     def accept(self, plan: Plan) -> None:
         """Take what the last ``work`` computed."""
         self.search.accept(plan)
-        if self._task is None and self.phase is Phase.EXPLORE and self.outcome is None:
-            self._advance()
+        if self.phase is Phase.EXPLORE and self._default.window is not None:
+            self._look_at_default(self._default.window)
 
     def reject(self, params: CommParams) -> None:
         """Drop a setting whose results are wrong, whatever it scores."""
-        task, comparison = self._task, self._comparison
-        if comparison is not None and comparison.incumbent.params == params:
+        attempt, pairs = self._attempt, self._pairs
+        if pairs is not None and pairs.incumbent.params == params:
             self.search.reject(params)
             reason = "default kept: the results of the incumbent were wrong"
             self._finalise(self.search.trials[0], self._no_certificate(reason, bound=0.0))
-        elif task is not None and task.params == params and task.kind is SampleKind.SEARCH:
-            self._finish_task(task, TrialState.REJECTED)
-        elif self._postponed is not None and self._postponed.params == params:
-            self._postponed = None
-            self._add_trial(params, scoring.read([]), TrialState.REJECTED)
-        else:
-            self.search.reject(params)
-            if task is not None and task.params == params:
-                self._advance()
+            return
+        self.search.reject(params)
+        if attempt is not None and attempt.params == params:
+            self._attempt = None
+            if attempt.trial is None:
+                self._report(self.search.add_trial(params, state=TrialState.REJECTED))
+            if self._default.window is None:
+                self._take_back()
+                self.search.request()
+                self._read_default()
 
-    # ---- windows --------------------------------------------------------------------------------
+    # ---- the default ----------------------------------------------------------------------------
 
-    def _was_taken_back(self, record: StepRecord, task: Task) -> bool:
-        """Return whether the runtime has taken a trial back; why, it may not have been told.
-
-        The step that waited too long may have been disturbed, unusable, or of another kind.
-        """
-        return self._in_force.fallback is not None and record.epoch == task.window.epoch + 1
-
-    def _is_too_dear(self, record: StepRecord, task: Task) -> bool:
-        """Return whether a trial must not make more steps like this one, whatever the reason."""
-        if record.epoch != task.window.epoch:
-            return False
-        if record.exposed_us > task.limit_us * record.count:
-            return True
-        # The steps that come before a change takes effect would overdraw the account.
-        excess = step_us(record) - self.search.default.step_us
-        return excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess
-
-    def _is_lost(self, record: StepRecord, task: Task) -> bool:
-        """Return whether a trial is to end before its window is full."""
-        if record.epoch != task.window.epoch:
-            return False
-        default, rival_us = self.search.default, task.rival_us
-        return self._is_too_dear(record, task) or is_hopeless(
-            task.window.judged, default=default, rival_us=rival_us
+    def _read_default(self) -> None:
+        """Begin a window of the default."""
+        self._put_in_force(self._params)
+        changed = self._in_force.epoch != self._default.epoch
+        self._default.epoch = self._in_force.epoch
+        self._default.window = Window(
+            epoch=self._in_force.epoch,
+            steps=self._default_steps,
+            settle=SETTLE_STEPS if changed else 0,
+            least_us=DEFAULT_SHARE * MIN_WINDOW_US,
         )
 
-    def _end_early(self, task: Task) -> None:
-        """End a trial for another reason than its score.
-
-        Where nothing was scored yet it is made once more, when no plan is being computed; what
-        cannot be read then either is not proposed again.
-        """
-        if task.window.reading().steps:
-            self._finish_task(task, TrialState.ABANDONED)
+    def _look_at_default(self, window: Window) -> None:
+        """See whether the default's window is full; it goes on while a plan is being computed."""
+        if not window.is_full:
             return
-        self._task = None
-        self._take_back()
-        self._postponed, self._on_trial = self._on_trial, None
-        if self._postponed is None:
-            self.search.reject(task.params)
-        if self.search.plan is not None:
+        attempt, is_planned = self._attempt, not self.search.needs_plan
+        if attempt is not None and attempt.bracket is not None:
+            if is_planned or window.steps >= MOST_WAITING * self._default_steps:
+                reading = attempt.bracket.closed(window.records)
+                self._end_default(window)
+                self._close(attempt, reading)
+        elif is_planned or self._next is not None or not self.search.trials:
+            self._end_default(window)
             self._advance()
+
+    def _end_default(self, window: Window) -> None:
+        """Take a window of the default that was read in EXPLORE."""
+        self._take_default(window)
+        reading, kind = self._default.readings[-1], SampleKind.REREAD
+        self._events.append(sample(reading, trial_id=0, epoch=window.epoch, kind=kind))
+
+    def _take_default(self, window: Window) -> None:
+        reading = window.reading()
+        self._default.before = list(window.records)
+        self._default.readings.append(reading)
+        self._noise.add(window.records)
+        self._account.rebase(reading.step_us)
+        self.search.noise = math.sqrt(self._typical_variance)
+
+    def _add_default(self) -> None:
+        reading = self._default.reading
+        trial = self.search.add_default(reading.score)
+        epoch = self._in_force.epoch
+        self._events.append(sample(reading, trial_id=0, epoch=epoch, kind=SampleKind.SEARCH))
+        self._report(trial)
+
+    @property
+    def _window_steps(self) -> int:
+        """Steps of a trial's window: more of them where readings are noisy.
+
+        Windows longer than the time between two jumps of the speed would be cut anyway.
+        """
+        steps = steps_per_sample(self._settings)
+        most = max(min(LONGEST * steps, self._noise.steady_records / 2), steps)
+        return math.ceil(min(max(self._fine_share * steps, steps), most))
+
+    @property
+    def _default_steps(self) -> int:
+        """Steps of a window of the default."""
+        return default_steps(self._window_steps)
+
+    @property
+    def _fine_share(self) -> float:
+        steps = steps_per_sample(self._settings)
+        return self._noise.variance(steps) * (1 + 0.5 / DEFAULT_SHARE) / FINE**2
+
+    @property
+    def _typical_variance(self) -> float:
+        """Variance of the reading of a whole trial."""
+        count = self._window_steps
+        own = self._noise.variance(count) + self._noise.variance(2 * DEFAULT_SHARE * count)
+        return own + self._noise.wander
+
+    # ---- trials ---------------------------------------------------------------------------------
+
+    def _try(self, params: CommParams, trial: Trial | None = None, *, count: int = 1) -> None:
+        """Begin a window of a setting."""
+        default_us = self.default.step_us
+        limit_us = STOP_RATIO * default_us
+        self._put_in_force(params, limit_us=limit_us)
+        self._default.window = None
+        window = Window(epoch=self._in_force.epoch, steps=self._window_steps)
+        self._attempt = Attempt(
+            params=params, trial=trial, window=window, limit_us=limit_us, count=count
+        )
+
+    def _read_attempt(self, record: StepRecord, attempt: Attempt) -> None:
+        window = attempt.window
+        window.add(record)
+        taken_back = self._in_force.fallback is not None and record.epoch == window.epoch + 1
+        attempt.was_cut = taken_back or self._is_lost(record, attempt)
+        if attempt.was_cut:
+            self._take_back()
+        if attempt.was_cut or window.is_full:
+            self._end_attempt(attempt)
+
+    def _is_lost(self, record: StepRecord, attempt: Attempt) -> bool:
+        """Return whether a trial is to end before its window is full.
+
+        It is slower than the default beyond noise, or the budget does not suffice.
+        """
+        if record.epoch != attempt.window.epoch:
+            return False
+        if record.exposed_us > attempt.limit_us * record.count:
+            return True
+        default = self.default
+        # The steps that come before a change takes effect would overdraw the account. What a step
+        # does beside waiting (an evaluation, a checkpoint) does not come again in the next one.
+        waited = record.exposed_us / record.count - default.exposed_us / max(1, default.steps)
+        excess = min(step_us(record) - default.step_us, waited)
+        if excess > 0 and self._account.allowance_us < STEPS_IN_FLIGHT * excess:
+            return True
+        return is_hopeless(attempt.window.judged, default=default, rival_us=default.step_us)
+
+    def _end_attempt(self, attempt: Attempt) -> None:
+        """Close a trial's window; the default's, which follows, closes the bracket."""
+        window = attempt.window
+        records = window.records or window.judged or window.settled
+        if not records:  # the runtime took it back before a step of it was seen
+            self._give_up(attempt)
+            return
+        trial_id = len(self.search.trials) if attempt.trial is None else attempt.trial.trial_id
+        kind = SampleKind.REREAD if attempt.trial else SampleKind.SEARCH
+        reading = window.reading()
+        self._events.append(sample(reading, trial_id=trial_id, epoch=window.epoch, kind=kind))
+        if not attempt.was_cut:
+            self._noise.add(window.records)
+        most = self._window_steps
+        attempt.bracket = Bracket(self._default.before, records, noise=self._noise, most=most)
+        self.search.add_reading(attempt.params, attempt.bracket.half(), preliminary=True)
+        if self.search.needs_plan:
+            self.search.request()
+        self._read_default()
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """End a trial of which nothing could be read."""
+        self._attempt = None
+        self._take_back()
+        if attempt.trial is None:
+            self._report(self.search.add_trial(attempt.params, state=TrialState.REJECTED))
+        self.search.request()
+        self._read_default()
+
+    def _close(self, attempt: Attempt, reading: LogRatio) -> None:
+        """Take the reading of a whole bracket; take it again where it says too little."""
+        search = self.search
+        search.add_reading(attempt.params, reading, preliminary=False)
+        if search.was_misled:
+            search.was_misled = False
+            self._say(messages.MEMORY_DROPPED)
+        if self._is_to_be_repeated(attempt, reading):
+            self._try(attempt.params, attempt.trial, count=attempt.count + 1)
+            return
+        self._attempt = None
+        if attempt.trial is None:
+            gain = search.gain(attempt.params)
+            is_slower = attempt.was_cut and gain is not None and gain.high < 0
+            state = TrialState.ABANDONED if is_slower else TrialState.COMPLETE
+            self._report(search.add_trial(attempt.params, state=state))
+        if search.needs_plan:
+            self._read_default()
+        else:
+            self._advance()
+
+    def _is_to_be_repeated(self, attempt: Attempt, reading: LogRatio) -> bool:
+        """Return whether a change of speed has spoilt a reading that could matter."""
+        gain = self.search.gain(attempt.params)
+        if attempt.count >= MOST_ATTEMPTS or gain is None or gain.high <= 0:
+            return False
+        if not self._can_pay(math.exp(-reading.mean)):
+            return False
+        is_vague = reading.variance > WORTH_REPEATING**2 * self._typical_variance
+        return is_vague or attempt.was_cut
 
     def _take_back(self) -> None:
         if (change := self._in_force.fall_back()) is not None:
             self._events.append(change)
 
-    def _finish_task(self, task: Task, state: TrialState) -> None:
-        self._task = None
-        reading = task.window.reading()
-        if state is not TrialState.COMPLETE:
-            self._take_back()
-        if self._comparison is not None:
-            if task.params == self._default:
-                self._account.rebase(reading)
-            self._events.append(sample(task, reading))
-            self._finish_arm(self._comparison, reading)
-            return
-        if task.params == self._default:
-            self._note_default(reading)
-        if task.kind is SampleKind.SEARCH:
-            if reading.steps:  # wrong results may be known before the first step is
-                self._events.append(sample(task, reading))
-            self._add_trial(task.params, reading, state)
-        elif self.search.add_reread(task.params, reading.score):
-            self._events.append(sample(task, reading))
-        self._advance()
-
-    def _note_default(self, reading: Reading) -> None:
-        earlier, self._earlier = self._earlier, []
-        self.search.add_default(reading, earlier)
-        self._account.rebase(self.search.default)
-
-    def _run(
-        self, params: CommParams, *, kind: SampleKind, trial_id: int, pair: int | None = None
-    ) -> None:
-        limit, rival = math.inf, math.inf
-        if kind is SampleKind.SEARCH and trial_id > 0:
-            default_us = self.search.default.step_us
-            limit, rival = STOP_RATIO * default_us, default_us / (1 + self.search.incumbent.gain)
-        changed = self._put_in_force(params, limit_us=limit if math.isfinite(limit) else None)
-        window = Window(
-            epoch=self._in_force.epoch,
-            steps=steps_per_sample(self._settings),
-            settle=SETTLE_STEPS if changed else 0,
-        )
-        self._task = Task(
-            kind=kind,
-            trial_id=trial_id,
-            params=params,
-            window=window,
-            pair=pair,
-            rival_us=rival,
-            limit_us=limit,
-        )
-
-    def _put_in_force(self, params: CommParams, *, limit_us: float | None = None) -> bool:
-        """Emit ``Apply`` unless ``params`` are in force; return whether that was needed."""
-        best = self.best
-        known = best.params if best is not None else None
+    def _put_in_force(self, params: CommParams, *, limit_us: float | None = None) -> None:
+        """Emit ``Apply`` unless ``params`` are in force."""
+        standing = self.standing
+        is_known = standing is not None and standing.proven
+        known = standing.best.params if standing is not None and is_known else self._params
         change = self._in_force.change(params, known=known, limit_us=limit_us)
         if change is not None:
             self._events.append(change)
-        return change is not None
 
-    # ---- EXPLORE --------------------------------------------------------------------------------
-
-    def _add_trial(self, params: CommParams, reading: Reading, state: TrialState) -> None:
-        search = self.search
-        trial = search.add_trial(params, reading=reading, state=state)
+    def _report(self, trial: Trial) -> None:
+        standing = self.standing
+        assert standing is not None
         text = messages.progress_text(
-            trial,
-            most=self._settings.max_samples,
-            incumbent=search.incumbent,
-            best_score=search.best_score,
-            default=self._default,
-            names=self._names,
+            trial, most=self._settings.max_samples, standing=standing, names=self._names
         )
         self._events += [trial, Progress(text=text)]
 
+    # ---- EXPLORE --------------------------------------------------------------------------------
+
     def _advance(self) -> None:
-        """Decide what to run next."""
+        """Decide what to do after a window of the default."""
         search = self.search
-        bound = headroom(search.default)
-        if len(search.trials) == 1 and bound < WORTH_HAVING:
-            reason = messages.headroom_reason(bound)
-            self._finalise(search.trials[0], self._no_certificate(reason, bound=bound))
-        elif self._rests >= MOST_RESTS or (search.is_exhausted and self._postponed is None):
+        if not search.trials:
+            self._add_default()
+            if self._ends_for_want_of_headroom():
+                return
+        if self._rests >= MOST_RESTS:
+            self._certify()
+        elif self._next is not None:
+            self._try_or_rest(*self._next)
+        elif search.is_exhausted:
             self._read_contenders()
         elif search.plan is None:
-            self._put_in_force(search.best.params)  # a late plan must not prolong a bad trial
             search.request()
-        elif search.wants_default:
-            self._run(self._default, kind=SampleKind.REREAD, trial_id=0)
-        elif not self._can_pay(self._postponed or search.plan.proposal):
-            self._rest()
+            self._read_default()
+        elif (trial := search.to_confirm()) is not None:
+            self._try_again(trial)
         else:
-            self._rest_allowance_us, self._rests = None, 0
-            self._try_next(search.plan)
+            proposal = search.take_proposal()
+            self._try_or_rest(proposal.params, None, proposal.worst_ratio)
 
-    def _try_next(self, plan: Plan) -> None:
-        """Begin the planned trial, or once more the one that was postponed."""
-        search = self.search
-        if self._postponed is not None:
-            params, self._postponed = self._postponed.params, None
-        else:
-            self._on_trial = plan.proposal
-            params = search.take_proposal()
-        self._run(params, kind=SampleKind.SEARCH, trial_id=len(search.trials))
+    def _ends_for_want_of_headroom(self) -> bool:
+        """End the run right after the default was read, if no setting can gain anything."""
+        if len(self.search.trials) != 1:
+            return False
+        bound = headroom(pool(self._default.readings))
+        if bound >= WORTH_HAVING:
+            return False
+        reason = messages.headroom_reason(bound)
+        self._finalise(self.search.trials[0], self._no_certificate(reason, bound=bound))
+        return True
 
-    def _can_pay(self, proposal: Proposal | None) -> bool:
-        """Return whether the allowance covers the worst that the planned trial may cost."""
-        if proposal is None:
-            return True
-        ratio, window = proposal.worst_ratio, steps_per_sample(self._settings) + SETTLE_STEPS
-        price = float(price_steps(np.array([ratio]), window)[0])
+    def _try_again(self, trial: Trial) -> None:
+        """Read a trial once more."""
+        gain = self.search.gain(trial.params)
+        self._try_or_rest(trial.params, trial, 1.0 if gain is None else 1 / (1 + gain.low))
+
+    def _try_or_rest(self, params: CommParams, trial: Trial | None, ratio: float) -> None:
+        """Begin a trial; first run windows of the default until the budget suffices for it.
+
+        Args:
+            params: The setting.
+            trial: Its trial, where it is read once more.
+            ratio: Step time over the default's that it may turn out to have.
+        """
+        if self._can_pay(ratio):
+            self._rests, self._next = 0, None
+            self._try(params, trial)
+            return
+        if self._rests == 0:
+            self._events.append(Progress(text=messages.REST))
+        self._rests, self._next = self._rests + 1, (params, trial, ratio)
+        self._read_default()
+
+    def _can_pay(self, ratio: float) -> bool:
+        """Return whether the allowance covers what a trial of so long steps may cost.
+
+        Args:
+            ratio: Its step time over the default's.
+        """
+        price = float(price_steps(np.array([ratio]), self._window_steps + SETTLE_STEPS)[0])
         return self._account.allowance_steps >= price
 
     def _read_contenders(self) -> None:
         """Read the settings that may be the best once more, then compare the best one."""
-        trial = self.search.contender()
-        if trial is None:
-            self._certify()
-        else:
-            self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
-
-    def _rest(self) -> None:
-        """Run one window that pays back what exploring has lost.
-
-        Under the incumbent; but where a window of it has paid nothing back, its lead was luck, and
-        the default, which always pays, takes over until the next trial.
-        """
         search = self.search
-        self._rests += 1
-        allowance, before = self._account.allowance_us, self._rest_allowance_us
-        if before is None:
-            self._rest_trial = search.best
-            text = messages.rest_text(self._rest_trial.params, names=self._names)
-            self._events.append(Progress(text=text))
-        elif allowance <= before:
-            self._rest_trial = search.trials[0]
-        self._rest_allowance_us = allowance
-        trial = self._rest_trial
-        self._run(trial.params, kind=SampleKind.REREAD, trial_id=trial.trial_id)
+        if (trial := search.contender()) is not None:
+            self._try_again(trial)
+        elif len(search.trials) < self._settings.max_samples and (
+            (simpler := search.simplified()) is not None
+        ):
+            self._try_or_rest(simpler, None, 1.0)
+        else:
+            self._certify()
 
     # ---- CERTIFY --------------------------------------------------------------------------------
 
     def _certify(self) -> None:
         search = self.search
-        incumbent = search.best
+        incumbent, self._inert = search.choose()
         if incumbent.trial_id == 0:
             reason = f"none of {len(search.trials) - 1} other settings beat the default"
             self._finalise(incumbent, self._no_certificate(reason, bound=0.0))
             return
-        self._say(messages.certify_text(incumbent, names=self._names))
-        test = PairedTest(self._alpha)
-        self._comparison = Comparison(search.trials[0], incumbent, rng=self._rng, test=test)
-        self._next_arm(self._comparison)
+        self._say(messages.certify_text(incumbent, names=self._names, inert=self._inert))
+        self._default.window = None
+        steps = max(1, math.ceil(PAIR_SHARE * self._window_steps))
+        self._pairs = PairedWindows(
+            search.trials[0],
+            incumbent,
+            test=PairedTest(self._alpha, clip=self._clip(steps)),
+            in_force=self._in_force,
+            noise=self._noise,
+            rng=self._rng,
+            steps=steps,
+            least_us=PAIR_SHARE * MIN_WINDOW_US,
+        )
+        self._next_window(self._pairs)
 
-    def _next_arm(self, comparison: Comparison) -> None:
-        arm, pair = comparison.next_arm(), comparison.test.pairs
-        self._run(arm.params, kind=SampleKind.CERTIFY, trial_id=arm.trial_id, pair=pair)
+    def _clip(self, steps: int) -> float:
+        """Return the log ratio that a pair of windows of ``steps`` steps has by noise at most."""
+        return max(SMALLEST_CLIP, CLIP_SIGMA * math.sqrt(2 * self._noise.variance(steps)))
 
-    def _finish_arm(self, comparison: Comparison, reading: Reading) -> None:
-        decision = comparison.take(reading)
-        if decision is None:
-            self._next_arm(comparison)
+    def _next_window(self, pairs: PairedWindows) -> None:
+        if (change := pairs.next_window()) is not None:
+            self._events.append(change)
+
+    def _read_pairs(self, record: StepRecord, pairs: PairedWindows) -> None:
+        arm, epoch, number = pairs.arm, pairs.epoch, pairs.test.pairs
+        reading = pairs.read(record)
+        if reading is None:
             return
-        certificate = comparison.test.certificate(comparison.incumbent.trial_id)
-        self._finalise(comparison.incumbent if decision else comparison.default, certificate)
+        if arm.trial_id == 0:
+            self._account.rebase(reading.step_us)
+        kind = SampleKind.CERTIFY
+        of = sample(reading, trial_id=arm.trial_id, epoch=epoch, kind=kind, pair=number)
+        self._events.append(of)
+        if pairs.decision is None:
+            self._next_window(pairs)
+            return
+        certificate = pairs.test.certificate(pairs.incumbent.trial_id)
+        self._finalise(pairs.incumbent if pairs.decision else pairs.default, certificate)
 
     def _no_certificate(self, reason: str, *, bound: float) -> Certificate:
         return no_certificate(reason, bound=bound, alpha=self._alpha)
 
     def _finalise(self, best: Trial, certificate: Certificate) -> None:
-        self._task = None
+        """End the run; the score of what stays in force is that of all its readings."""
+        self._attempt, self._default.window = None, None
         self._put_in_force(best.params)
+        if certificate.certified:
+            best = replace(best, score=self.search.score_of(certificate.gain))
         self.outcome = Outcome(best=best, certificate=certificate)
 
     def _say(self, text: str) -> None:
         self._events.append(Line(text=text))
+
+
+def sample(
+    reading: Reading,
+    *,
+    trial_id: int,
+    epoch: int,
+    kind: SampleKind,
+    pair: int | None = None,
+) -> Sample:
+    """Return the reading of a window as the trial log wants it."""
+    return Sample(
+        trial_id=trial_id,
+        epoch=epoch,
+        kind=kind,
+        pair=pair,
+        steps=reading.steps,
+        duration_us=reading.duration_us,
+        payload_bytes=reading.payload_bytes,
+        exposed_us=reading.exposed_us,
+        score=reading.score,
+    )

@@ -23,6 +23,10 @@ SLOW_RATIO = 1.2
 """A step is *slow* beyond both: 5 robust standard deviations and 20 % above the median."""
 SLOW_SHARE = 0.2
 """Slow steps are dropped only up to this share; more often, being slow is what the setting does."""
+PAUSE_RATIO = 10.0
+"""A step so many times as slow as the median holds an evaluation or a checkpoint."""
+HICCUP_RATIO, HICCUP_SHARE = 2.0, 0.34
+"""... or up to this share where all of them are so many times as slow as the median."""
 HOPELESS_AT_ONCE = 5.0
 """Slower than the default by this factor, waiting: one step proves a setting hopeless."""
 SURE = 3.5
@@ -31,9 +35,25 @@ LEAST_MARGIN = 0.03
 FEWEST_FOR_MEDIAN = 4
 MEDIAN_ERROR = 1.25
 """Standard error of a median over that of a mean, for normal noise."""
-CORRELATED = 1.86
-"""Variance of a mean of successive steps over that of independent ones, ``(1 + r) / (1 - r)``, for
-a lag-1 autocorrelation ``r`` of 0.3."""
+CORRELATION = 0.3
+"""Lag-1 autocorrelation of step times in an ordinary job."""
+
+
+def variance_factor(correlation: float, count: float = math.inf) -> float:
+    """Return the variance of a mean of ``count`` successive values over that of independent ones.
+
+    Source: Box, Jenkins and Reinsel (1994), Time series analysis, section 2.1.5, for a first-order
+    autoregression: ``(1 + r) / (1 - r) - 2 r (1 - r**n) / (n (1 - r)**2)``.
+    """
+    r = correlation
+    whole = (1 + r) / (1 - r)
+    if not math.isfinite(count):
+        return whole
+    return whole - 2 * r * (1 - float(r**count)) / (count * (1 - r) ** 2)
+
+
+CORRELATED = variance_factor(CORRELATION)
+"""The same for many steps of an ordinary job: 1.86."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +66,7 @@ class Reading:
         payload_bytes: Bytes of their collectives.
         exposed_us: Time the training thread waited for communication in them.
         score: bytes/us; higher is better; 0 if it cannot be computed.
-        slow_steps: Steps that were dropped as slow.
+        slow_steps: Steps that were dropped as slow; those beyond ``PAUSE_RATIO`` are nobody's.
         spread: Robust standard deviation of one step's time, as a share of it.
         payload_spread: Standard deviation of the bytes of one step, as a share of them.
         slow_us: Time of the steps that were dropped as slow.
@@ -116,7 +136,11 @@ def slow_mask(durations: np.ndarray) -> np.ndarray:
     """Return which of the step times ``(n,)`` are slow: an evaluation, a checkpoint, a hiccup."""
     middle, sigma = float(np.median(durations)), robust_deviation(durations)
     slow: np.ndarray = durations > max(middle + SLOW_SIGMA * sigma, SLOW_RATIO * middle)
-    return slow if slow.sum() <= max(1.0, SLOW_SHARE * len(durations)) else np.zeros_like(slow)
+    if slow.sum() <= max(1.0, SLOW_SHARE * len(durations)):
+        return slow
+    hiccups: np.ndarray = slow & (durations > HICCUP_RATIO * middle)
+    few = hiccups.sum() == slow.sum() <= HICCUP_SHARE * len(durations)
+    return hiccups if few else np.zeros_like(slow)
 
 
 def payload_spread(records: Sequence[StepRecord]) -> float:
@@ -135,6 +159,8 @@ def read(records: Sequence[StepRecord]) -> Reading:
     times = np.array([step_us(record) for record in records])
     slow = slow_mask(times)
     kept = [record for record, drop in zip(records, slow, strict=True) if not drop]
+    pauses = slow & (times > PAUSE_RATIO * float(np.median(times)))
+    charged = [one for one, drop in zip(records, slow & ~pauses, strict=True) if drop]
     duration = sum(record.duration_us for record in kept)
     payload = sum(record.payload_bytes for record in kept)
     score = payload / duration if duration > 0 else 0.0
@@ -144,8 +170,8 @@ def read(records: Sequence[StepRecord]) -> Reading:
         payload_bytes=payload,
         exposed_us=sum(record.exposed_us for record in kept),
         score=score if math.isfinite(score) else 0.0,
-        slow_steps=sum(record.count for record, drop in zip(records, slow, strict=True) if drop),
-        slow_us=sum(one.duration_us for one, drop in zip(records, slow, strict=True) if drop),
+        slow_steps=sum(record.count for record in charged),
+        slow_us=sum(record.duration_us for record in charged),
         spread=robust_deviation(times) / float(np.median(times)),
         payload_spread=payload_spread(records),
     )
@@ -207,39 +233,71 @@ class Window:
     Attributes:
         epoch: Only records of this epoch count.
         records: The scored records so far.
+        settled: Records that came before them.
     """
 
-    def __init__(self, *, epoch: int, steps: int, settle: int = SETTLE_STEPS) -> None:
-        """Start an empty window of ``steps`` steps after ``settle`` steps that do not count."""
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        steps: int,
+        settle: int = SETTLE_STEPS,
+        least_us: float = MIN_WINDOW_US,
+    ) -> None:
+        """Start an empty window after ``settle`` steps that do not count.
+
+        Args:
+            epoch: Only records of this epoch count.
+            steps: Steps of a full window, at least.
+            settle: Steps that come before it.
+            least_us: Time of a full window, at least.
+        """
+        self._least_us = least_us
         self.epoch = epoch
         self.records: list[StepRecord] = []
         self._steps = steps
         self._settle = settle
-        self._settled: list[StepRecord] = []
+        self.settled: list[StepRecord] = []
 
     def add(self, record: StepRecord) -> None:
         """Take ``record`` (a usable record of the training signature) if it is of this epoch."""
         if record.epoch != self.epoch:
             return
-        if sum(entry.count for entry in self._settled) < self._settle:
-            self._settled.append(record)
+        if sum(entry.count for entry in self.settled) < self._settle:
+            self.settled.append(record)
         else:
             self.records.append(record)
 
     @property
     def judged(self) -> list[StepRecord]:
         """Records that may prove the setting hopeless: all but the first after the change."""
-        return [*self._settled[1:], *self.records]
+        return [*self.settled[1:], *self.records]
+
+    @property
+    def steps(self) -> int:
+        """Scored steps so far."""
+        return sum(record.count for record in self.records)
+
+    def steps_left(self, step_us: float | None) -> int:
+        """Return the training steps that are still needed, about, at least one.
+
+        Args:
+            step_us: Time of a step; None: not known, and the fewest steps are returned.
+        """
+        needed = self._steps
+        if step_us is not None:
+            needed = max(needed, math.ceil(self._least_us / step_us))
+        return max(1, needed - self.steps)
 
     @property
     def is_full(self) -> bool:
         """Whether the window has its steps and is long enough."""
-        steps = sum(record.count for record in self.records)
+        steps = self.steps
         if steps < self._steps:
             return False
         typical = float(np.median([step_us(record) for record in self.records]))
-        return typical * steps >= MIN_WINDOW_US
+        return typical * steps >= self._least_us
 
     def reading(self) -> Reading:
         """Return what the window shows so far."""
-        return read(self.records or self.judged or self._settled)
+        return read(self.records or self.judged or self.settled)

@@ -1,45 +1,58 @@
-"""EXPLORE's memory: the trials so far, what they say, and the plan for the next one."""
+"""EXPLORE's memory: the trials so far, what they say, and the plan for the next ones.
+
+All that is known of a setting is its log ratio to the default near it in time, with a variance; the
+default itself is 0 by definition. Scores in bytes/us are only made for people: what the default
+scored first, times one plus the gain.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from autotune.bayes import BayesianOptimizer, Incumbent, SearchSpace
+from autotune.bayes import BayesianOptimizer, Incumbent, Proposal, SearchSpace
 from autotune.bayes.prior import Prior
 from autotune.storage.contract import Resume
-from autotune.trial import CommParams, SampleKind, Trial, TrialState
+from autotune.trial import CommParams, Gain, Standing, Trial, TrialState
+from autotune.tuning.brackets import LogRatio
 from autotune.tuning.budget import price_steps
-from autotune.tuning.certify import MOST_PAIRS
+from autotune.tuning.certify import FEWEST_PAIRS
 from autotune.tuning.events import Plan
+from autotune.tuning.memory import Recollection
 from autotune.tuning.records import TunerSettings
-from autotune.tuning.scoring import CORRELATED, SETTLE_STEPS, Reading, pool
+from autotune.tuning.scoring import SETTLE_STEPS
 from autotune.tuning.warmup import steps_per_sample, window_steps
 
-WORTH_LOOKING = 0.005
+WORTH_LOOKING = 0.006
 """Exploring ends when the next trial is expected to gain less than this."""
-NOISE_PER_TRIAL = 8.0
-"""... or less than this part of one window's noise: that much cannot be told apart anyway."""
+NOISE_PER_TRIAL = 10.0
+"""... or less than this part of one reading's noise: that much cannot be told apart anyway."""
 WORTH_READING = 0.005
 """Further readings of the best settings end when another one is expected to gain less than this."""
 FEWEST_TRIALS = 6
-REREAD_EVERY = 5
-"""Trials between two readings of the default."""
-PAYLOAD_VARIES = 0.01
-"""Bytes per step that vary by more than this make windows at different times incomparable."""
-DRIFT, DRIFT_SIGMA = 0.04, 4.0
-"""The default's score changed by more than both: this share, and so many standard errors."""
+FEWEST_REMEMBERED = 2
+"""Trials, at least: of a search, and of one that begins with what an earlier job learned."""
 REREADS_KEPT = 4
 """Further readings of one setting tell the surrogate nothing that is worth their cost."""
-DEFAULT_READINGS_USED = 4
-PAIRED_READINGS_USED = 2
-MOST_CONTENDER_READINGS = 4
-LOUD = 0.04
-"""Noise of one window from which on twice as many readings are spent on the choice."""
-NOISE_RANGE = (0.003, 0.2)
+MOST_CONTENDER_READINGS = 3
+NOISY = 0.05
+"""Noise of a reading that says nothing about itself."""
+NOISE_RANGE = (0.003, 0.5)
+DEFAULT_VARIANCE = 1e-8
+NINETY = 1.81
+"""Standard deviations on each side of a 90 % interval: Student's t with 10 degrees of freedom, as
+noise and surrogate are estimated from few readings themselves."""
+BEYOND_DOUBT = 4.0
+"""Standard deviations by which a setting is better than the default beyond doubt ..."""
+CONFIRMED = 2
+"""... in so many readings of its own, at least."""
+WORTH_CONFIRMING = 2.0
+"""Standard deviations above the default from which on a new best setting is read once more."""
+MOST_CONFIRMATIONS = 2
 
 
 class Search:
@@ -49,47 +62,49 @@ class Search:
         space: The settings that may be tried.
         trials: Finished trials, by trial_id.
         plan: What comes next; None until it is computed.
+        was_misled: What an earlier job had learned was dropped; the caller says so and resets it.
     """
 
     def __init__(
-        self, space: SearchSpace, settings: TunerSettings, *, rng: np.random.Generator
+        self,
+        space: SearchSpace,
+        settings: TunerSettings,
+        *,
+        rng: np.random.Generator,
+        proposals_per_plan: int = 1,
+        recollection: Recollection | None = None,
     ) -> None:
-        """Know nothing yet.
+        """Know nothing yet but what is remembered.
 
         Args:
             space: The settings that may be tried.
             settings: ``HOROVOD_AUTOTUNE_*``.
             rng: Decides the initial design.
+            proposals_per_plan: Settings that one plan proposes.
+            recollection: What an earlier job that resembles this one has learned.
         """
         self.space = space
         self.trials: list[Trial] = []
         self.plan: Plan | None = None
         self._settings = settings
         self._most = settings.max_samples
-        self._is_paired = False
+        self._per_plan = proposals_per_plan
         self._base_score = 0.0
-        self._full_steps = steps_per_sample(settings)
-        self._contender_readings = 0
         self._incumbent: Incumbent | None = None
         self._optimizer = BayesianOptimizer(
             space, rng=rng, noise_variance=settings.noise, max_trials=settings.max_samples
         )
+        self._recollection = recollection
+        self._remembered = {} if recollection is None else recollection.tell(self._optimizer)
+        self._preliminary: tuple[CommParams, int] | None = None
+        self._readings: Counter[CommParams] = Counter()
+        self._contender_readings = self._confirmations = 0
         self._wanted: Callable[[], Plan] | None = None
         self._is_planning = False
-        self._carried: Resume | None = None
-        self._default_readings: list[Reading] = []
-        self._trials_since_default = 0
-        self._rereads: Counter[CommParams] = Counter()
-        self._default_scores: list[float] = []
-        self._told: list[tuple[int, float, float]] = []
-        """(number of the reading, score, share of a full window) of all but the default."""
+        self._is_simplified = False
+        self.was_misled = False
 
     # ---- what is known --------------------------------------------------------------------------
-
-    @property
-    def default(self) -> Reading:
-        """The latest readings of the default, as one."""
-        return pool(self._default_readings)
 
     @property
     def incumbent(self) -> Incumbent:
@@ -99,84 +114,95 @@ class Search:
         return self._incumbent
 
     @property
-    def best_score(self) -> float:
-        """The incumbent's score, as it would have been when the default was read first."""
-        return self._reference * (1 + self.incumbent.gain)
+    def best(self) -> Trial:
+        """The incumbent's trial."""
+        return self._trial_of(self.incumbent.params) or self.trials[0]
 
     @property
-    def best(self) -> Trial:
-        """The incumbent's trial; before the default was read again, the best carried over."""
-        if self._carried is not None:
-            return self._carried.best or self.trials[0]
-        params = self.incumbent.params
-        return next((trial for trial in self.trials if trial.params == params), self.trials[0])
+    def noise(self) -> float:
+        """Standard deviation of a typical reading's log ratio."""
+        return self._optimizer.noise
+
+    @noise.setter
+    def noise(self, value: float) -> None:
+        self._optimizer.noise = min(max(value, NOISE_RANGE[0]), NOISE_RANGE[1])
+
+    @property
+    def standing(self) -> Standing | None:
+        """What is held for the best so far; None: there is no trial."""
+        if not self.trials:
+            return None
+        best, known = self.best, self.incumbent
+        if best.trial_id == 0:
+            return Standing(best=best)
+        mean, std = math.log1p(known.gain), known.std
+        is_confirmed = self._readings[best.params] >= CONFIRMED
+        return Standing(
+            best=best,
+            gain=gain_of(mean, std),
+            proven=is_confirmed and mean > BEYOND_DOUBT * std,
+        )
+
+    def gain(self, params: CommParams) -> Gain | None:
+        """Return the gain of a setting that was read, by all that is known; None: the default."""
+        return None if params == self.space.default else gain_of(*self._posterior(params))
+
+    def score_of(self, gain: float) -> float:
+        """Return a gain over the default as a score, bytes/us."""
+        return self._base_score * (1 + gain)
+
+    def add_default(self, score: float) -> Trial:
+        """Add trial 0: the default, with the score that all others are put in proportion to."""
+        self._base_score = score
+        self._tell(self.space.default, LogRatio(mean=0.0, variance=DEFAULT_VARIANCE))
+        trial = Trial(trial_id=0, params=self.space.default, score=score)
+        self.trials.append(trial)
+        return trial
 
     def carry_over(self, resume: Resume) -> None:
-        """Take the trials of an earlier job; their scores count once the default was read again."""
-        if resume.trials:
-            self.trials = sorted(resume.trials, key=lambda trial: trial.trial_id)
-            self._carried = resume
+        """Take the trials of an earlier part of this job, with what they say."""
+        for trial in sorted(resume.trials, key=lambda trial: trial.trial_id):
+            if trial.trial_id == 0:
+                self.add_default(trial.score)
+                continue
+            self.trials.append(trial)
+            if trial.state is TrialState.REJECTED:
+                self.reject(trial.params)
+            else:
+                self._tell(trial.params, self._carried(trial))
 
-    def add_default(self, reading: Reading, earlier: Sequence[Reading] = ()) -> None:
-        """Note what the default does now; scores that were carried over are put in proportion.
+    def _carried(self, trial: Trial) -> LogRatio:
+        """Return a trial's reading: from its interval, or from its score where it has none."""
+        if trial.gain is not None:
+            return log_ratio_of(trial.gain)
+        ratio = trial.score / self._base_score if self._base_score > 0 and trial.score > 0 else 1.0
+        return LogRatio(mean=math.log(ratio), variance=max(self.noise, NOISY) ** 2)
 
-        Args:
-            reading: Of the default.
-            earlier: Windows of it before: they count for its step time, not as its trial.
-        """
-        if self._varies(reading):
-            self._is_paired = True
-            self._default_readings = []
-        self._base_score = self._base_score or reading.score
-        self._trials_since_default = 0
-        used = PAIRED_READINGS_USED if self._is_paired else DEFAULT_READINGS_USED
-        self._default_readings = [*self._default_readings, *earlier, reading][-used:]
-        noise = self.default.spread * math.sqrt(CORRELATED / max(1, reading.steps))
-        self._optimizer.noise = min(max(noise, NOISE_RANGE[0]), NOISE_RANGE[1])
-        self._tell_again()
-        if self._carried is not None:
-            carried, self._carried = self._carried, None
-            self._tell_carried(carried, reading.score)
+    def add_reading(self, params: CommParams, reading: LogRatio, *, preliminary: bool) -> None:
+        """Add a reading; a preliminary one is replaced by the next one of the same setting."""
+        known, self._preliminary = self._preliminary, None
+        if known is not None and known[0] == params:
+            self._optimizer.amend(known[1], reading.mean, reading.variance)
+            self._incumbent = None
+            index = known[1]
+        else:
+            index = self._tell(params, reading)
+        if preliminary:
+            self._preliminary = (params, index)
+        else:
+            self._readings[params] += 1
+            self._see_whether_memory_holds(params, reading)
 
-    @property
-    def is_paired(self) -> bool:
-        """Whether scores count against the default's latest window, which precedes every trial.
-
-        So it is where the machine drifts, or where the bytes of a step vary.
-        """
-        return self._is_paired
-
-    def _varies(self, reading: Reading) -> bool:
-        if reading.payload_spread > PAYLOAD_VARIES:
-            return True
-        if self._is_paired or reading.score <= 0 or self._base_score <= 0:
-            return False
-        change = abs(math.log(reading.score / self._base_score))
-        return change > max(DRIFT, DRIFT_SIGMA * math.sqrt(2) * reading.noise)
-
-    def _in_proportion(self, score: float) -> float:
-        """Return a score as it would have been when the default was read first."""
-        if not self._is_paired or not self._default_readings:
-            return score
-        now = self._default_readings[-1].score
-        return score * self._base_score / now if now > 0 else score
-
-    def add_trial(self, params: CommParams, *, reading: Reading, state: TrialState) -> Trial:
-        """Add a finished trial; one without a usable score is rejected.
-
-        Args:
-            params: The setting.
-            reading: Of at least one step, unless ``state`` is REJECTED.
-            state: How it ended.
-        """
-        state = state if reading.score > 0 else TrialState.REJECTED
-        score = 0.0 if state is TrialState.REJECTED else reading.score
-        trial = Trial(trial_id=len(self.trials), params=params, state=state, score=score)
+    def add_trial(self, params: CommParams, *, state: TrialState) -> Trial:
+        """Add a finished trial whose readings were added; without one it is rejected."""
+        gain = self.gain(params) if self._readings[params] else None
+        if gain is None or state is TrialState.REJECTED:
+            state, gain = TrialState.REJECTED, None
+            self.reject(params)
+        score = self.score_of(gain.estimate) if gain is not None else 0.0
+        trial = Trial(trial_id=len(self.trials), params=params, state=state, score=score, gain=gain)
         self.trials.append(trial)
-        self._trials_since_default += 1
-        told = self._in_proportion(score)
-        full = window_steps(self._settings, reading.step_us)
-        self._tell(trial, told, share=reading.steps / full)
+        self._incumbent = None
         return trial
 
     def reject(self, params: CommParams) -> None:
@@ -188,121 +214,151 @@ class Search:
         """Search around what ``prior`` expects."""
         self._optimizer.expect(prior)
 
-    def add_reread(self, params: CommParams, score: float) -> bool:
-        """Add a further reading of a setting; return False if it was read often enough."""
-        if self._rereads[params] >= REREADS_KEPT or score <= 0:
-            return False
-        self._rereads[params] += 1
+    def _tell(self, params: CommParams, reading: LogRatio) -> int:
         self._incumbent = None
-        if not (self._is_paired and params == self.space.default):
-            self._tell_score(params, self._in_proportion(score))
-        return True
+        return self._optimizer.tell(params, reading.mean, reading.variance)
 
-    def _tell_carried(self, carried: Resume, default_score: float) -> None:
-        ratio = default_score / self.trials[0].score if self.trials[0].score > 0 else 1.0
-        for trial in carried.trials:
-            self._tell(trial, trial.score * ratio)
-        params = {trial.trial_id: trial.params for trial in carried.trials}
-        for sample in carried.samples:
-            if sample.kind is SampleKind.REREAD and sample.trial_id in params:
-                self.add_reread(params[sample.trial_id], sample.score * ratio)
+    def _posterior(self, params: CommParams) -> tuple[float, float]:
+        mean, std = self._optimizer.posterior([params])
+        return float(mean[0]), float(std[0])
 
-    def _tell(self, trial: Trial, score: float, share: float = 1.0) -> None:
-        self._incumbent = None
-        if trial.state is TrialState.REJECTED:
-            self._optimizer.reject(trial.params)
-        else:
-            self._tell_score(trial.params, score, share)
-
-    def _tell_score(self, params: CommParams, score: float, share: float = 1.0) -> None:
-        """Tell a score beside the default's; where that is known better now, all are told anew."""
-        if params == self.space.default:
-            if not self._default_scores:
-                self._optimizer.tell(params, 0.0, 0.0)
-            self._default_scores.append(score)
-            self._tell_again()
-            return
-        ratio, variance = self._beside_default(score, share)
-        self._told.append((self._optimizer.tell(params, ratio, variance), score, share))
-
-    def _tell_again(self) -> None:
-        for index, score, share in self._told:
-            self._optimizer.amend(index, *self._beside_default(score, share))
-
-    def _beside_default(self, score: float, share: float) -> tuple[float, float]:
-        """Return the log ratio of a score over the default's, and its variance."""
-        share = min(max(share, 0.05), 10.0)
-        readings = 1 if self._is_paired else max(1, len(self._default_scores))
-        variance = self._optimizer.noise**2 * (1 / share + 1 / readings)
-        if not (score > 0 and self._reference > 0):
-            return -math.inf, variance
-        return math.log(score / self._reference), variance
+    def _trial_of(self, params: CommParams) -> Trial | None:
+        return next((trial for trial in self.trials if trial.params == params), None)
 
     @property
-    def _reference(self) -> float:
-        usable = [score for score in self._default_scores if score > 0]
-        return math.exp(sum(map(math.log, usable)) / len(usable)) if usable else 0.0
+    def _tried(self) -> list[CommParams]:
+        return [trial.params for trial in self.trials]
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def _see_whether_memory_holds(self, params: CommParams, reading: LogRatio) -> None:
+        """Drop what is remembered when a reading contradicts it."""
+        memory = self._recollection
+        if memory is None or not memory.is_contradicted(params, reading):
+            return
+        for index in self._remembered.values():
+            self._optimizer.forget(index)
+        self.was_misled = True
+        self._recollection, self._remembered, self._incumbent = None, {}, None
+
+    @property
+    def is_remembering(self) -> bool:
+        """Whether what an earlier job learned still counts."""
+        return self._recollection is not None
 
     # ---- what comes next ------------------------------------------------------------------------
 
-    @property
-    def steps_to_done(self) -> int | None:
-        """Training steps until tuning is over, about, at most; None: the step time is not known.
+    def steps_to_done(self, step_us: float) -> int:
+        """Return the training steps until tuning is over, about, at most.
 
-        Pauses for the budget, and further readings of a default that drifts, are not among them.
+        Pauses for the budget, and readings that are taken again, are not among them.
+
+        Args:
+            step_us: Step time of the default.
         """
-        if not self._default_readings:
-            return None
         trials = max(0, self._most - len(self.trials))
-        windows = trials + trials // REREAD_EVERY + MOST_CONTENDER_READINGS + 2 * MOST_PAIRS
-        return windows * (window_steps(self._settings, self.default.step_us) + SETTLE_STEPS)
+        windows = 2 * (trials + MOST_CONTENDER_READINGS) + 2 * FEWEST_PAIRS
+        return windows * (window_steps(self._settings, step_us) + SETTLE_STEPS)
 
     @property
     def is_exhausted(self) -> bool:
         """Whether the plan says that another trial is not allowed or not worth its time."""
         if self.plan is None:
             return False
-        count, proposal = len(self.trials), self.plan.proposal
-        if proposal is None or count >= self._most:
+        count, proposals = len(self.trials), self.plan.proposals
+        if not proposals or count >= self._most:
             return True
         worth = max(WORTH_LOOKING, self._optimizer.noise / NOISE_PER_TRIAL)
-        return count >= FEWEST_TRIALS and proposal.improvement < worth
+        fewest = FEWEST_REMEMBERED if self.is_remembering else FEWEST_TRIALS
+        return count >= fewest and proposals[0].improvement < worth
 
     @property
-    def wants_default(self) -> bool:
-        """Whether it is time to read the default again."""
-        return self._trials_since_default >= (1 if self._is_paired else REREAD_EVERY)
+    def needs_plan(self) -> bool:
+        """Whether a plan has to be computed before the next trial."""
+        return self.plan is None
 
-    def take_proposal(self) -> CommParams:
-        """Return the planned setting, which is tried from now on, and ask for the next plan."""
-        assert self.plan is not None and self.plan.proposal is not None
-        params = self.plan.proposal.params
-        self.request([params])
-        return params
+    def take_proposal(self) -> Proposal:
+        """Return the planned trial, which begins now."""
+        assert self.plan is not None and self.plan.proposals
+        first, *others = self.plan.proposals
+        self.plan = replace(self.plan, proposals=tuple(others)) if others else None
+        return first
+
+    def to_confirm(self) -> Trial | None:
+        """Return a new best setting that one more reading may prove, or None."""
+        best = self.best
+        is_new = best.trial_id > 0 and self._readings[best.params] < CONFIRMED
+        is_early = len(self.trials) < FEWEST_TRIALS
+        if not is_new or is_early or self._confirmations >= MOST_CONFIRMATIONS:
+            return None
+        mean, std = self._posterior(best.params)
+        if mean < max(WORTH_CONFIRMING * std, 2 * WORTH_READING):
+            return None
+        self._confirmations += 1
+        return best
 
     def contender(self) -> Trial | None:
         """Return a trial that is worth another reading before the best one is chosen, or None."""
-        most = MOST_CONTENDER_READINGS
-        if self._optimizer.noise > LOUD:
-            most *= 2
-        if self._contender_readings >= most:
+        if self._contender_readings >= MOST_CONTENDER_READINGS:
             return None
         for params, improvement in self._optimizer.rivals():
             if improvement < WORTH_READING:
                 return None
-            trial = next((trial for trial in self.trials if trial.params == params), None)
-            if trial is not None and self._rereads[params] < REREADS_KEPT:
+            trial = self._trial_of(params)
+            is_open = trial is not None and trial.trial_id > 0
+            if is_open and self._readings[params] <= REREADS_KEPT:
                 self._contender_readings += 1
                 return trial
         return None
 
-    def request(self, pending: Sequence[CommParams] = ()) -> None:
-        """Ask for a plan, given that ``pending`` is being tried, unless one is on its way."""
+    def simplified(self) -> CommParams | None:
+        """Return the incumbent with the default's value of all that has no effect, once.
+
+        None: it has no such parameter, or that setting was tried already.
+        """
+        if self._is_simplified or self.best.trial_id == 0:
+            return None
+        self._is_simplified = True
+        params = self._optimizer.simplified(self.best.params).params
+        return None if self._trial_of(params) is not None else params
+
+    def choose(self) -> tuple[Trial, list[str]]:
+        """Return the trial to be compared with the default, and what has no effect in it.
+
+        Of settings that cannot be told apart it is the one nearest to the default.
+        """
+        best = self.best
+        if best.trial_id == 0:
+            return best, []
+        found = self._optimizer.simplified(best.params)
+        params, names = found.params, list(found.no_effect)
+        simpler = self._trial_of(params)
+        if simpler is None or simpler.state is TrialState.REJECTED:
+            return best, []
+        if simpler.trial_id > 0 and simpler is not best:
+            mine, _ = self._posterior(best.params)
+            others, _ = self._posterior(simpler.params)
+            if others < mine - WORTH_READING:
+                return best, []
+        return (simpler, names) if simpler.trial_id > 0 else (best, [])
+
+    def request(self) -> None:
+        """Ask for a plan, unless one is on its way."""
         if self._is_planning:
             return
-        twin, window = self._optimizer.snapshot(), self._full_steps
-        self._wanted = lambda: _plan(twin, pending, window)
+        twin, window, count = self._optimizer.snapshot(), steps_per_sample(self._settings), 1
+        if len(self.trials) > 1:
+            count = min(self._per_plan, max(1, self._most - len(self.trials)))
+        first = self._remembered_first()
+        self._wanted = lambda: _plan(twin, window, count, first)
         self._is_planning, self.plan = True, None
+
+    def _remembered_first(self) -> CommParams | None:
+        """Return the best setting of the earlier job, until it was tried."""
+        memory = self._recollection
+        if memory is None or self._trial_of(memory.best) is not None:
+            return None
+        return memory.best
 
     def work(self) -> Callable[[], Plan] | None:
         """Return the computation that was asked for, once."""
@@ -316,7 +372,31 @@ class Search:
         self._optimizer.adopt(plan.constants)
 
 
-def _plan(optimizer: BayesianOptimizer, pending: Sequence[CommParams], window: int) -> Plan:
+def gain_of(mean: float, std: float) -> Gain:
+    """Return the gain of a log ratio with its 90 % interval."""
+    return Gain(
+        estimate=math.expm1(mean),
+        low=math.expm1(mean - NINETY * std),
+        high=math.expm1(min(mean + NINETY * std, 20.0)),
+    )
+
+
+def log_ratio_of(gain: Gain) -> LogRatio:
+    """Return the log ratio of a gain that was shown."""
+    low, high = (math.log(max(1 + value, 1e-6)) for value in (gain.low, gain.high))
+    std = max((high - low) / (2 * NINETY), math.sqrt(DEFAULT_VARIANCE))
+    return LogRatio(mean=math.log(max(1 + gain.estimate, 1e-6)), variance=std**2)
+
+
+def _plan(optimizer: BayesianOptimizer, window: int, count: int, first: CommParams | None) -> Plan:
     optimizer.learn()
-    proposal = optimizer.ask(pending, lambda ratios: price_steps(ratios, window) / window)
-    return Plan(proposal=proposal, constants=optimizer.constants, trouble=optimizer.trouble)
+
+    def price(ratios: np.ndarray) -> np.ndarray:
+        return price_steps(ratios, window) / window
+
+    proposals = optimizer.ask_many((), price, count)
+    if first is not None:
+        proposals = [optimizer.proposal(first), *proposals[:-1]]
+    return Plan(
+        proposals=tuple(proposals), constants=optimizer.constants, trouble=optimizer.trouble
+    )

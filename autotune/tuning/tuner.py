@@ -29,24 +29,28 @@ import numpy as np
 
 from autotune.bayes import SearchSpace
 from autotune.space import Value
-from autotune.storage.contract import Replay, Resume, Start
-from autotune.trial import CommParams, RunState, Trial
+from autotune.storage.contract import Fresh, Replay, Resume, Start
+from autotune.trial import CommParams, RunState, Standing, Trial
 from autotune.tuning import messages
+from autotune.tuning.brackets import Noise
 from autotune.tuning.budget import Account
 from autotune.tuning.certify import ALPHA
 from autotune.tuning.changes import Done, Line, Progress
-from autotune.tuning.drift import DriftWatch, Recheck
+from autotune.tuning.drift import DriftWatch
 from autotune.tuning.events import Event, Identified, Plan, RunFinished
 from autotune.tuning.identify import Identifier
 from autotune.tuning.inert import without_operation
 from autotune.tuning.inforce import InForce
+from autotune.tuning.memory import Recollection
 from autotune.tuning.normalise import Normaliser
+from autotune.tuning.pairs import PairedWindows
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
+from autotune.tuning.replay_check import ReplayTest
 from autotune.tuning.run import WORTH_HAVING, Phase, Run
 from autotune.tuning.scoring import is_usable, pool
 from autotune.tuning.search import Search
 from autotune.tuning.trend import PhysicsPrior
-from autotune.tuning.warmup import Warmup, steps_per_sample, window_steps
+from autotune.tuning.warmup import Warmup, default_steps, steps_per_sample, window_steps
 
 __all__ = ["WORTH_HAVING", "Phase", "Tuner"]
 
@@ -71,7 +75,7 @@ class Tuner:
         fixed: Mapping[str, Value] | None = None,
         inert: Mapping[str, str] | None = None,
         hosts: int = 1,
-        crowded: bool = False,
+        oversubscribed: bool = False,
     ) -> None:
         """Prepare a run.
 
@@ -82,7 +86,8 @@ class Tuner:
             fixed: Parameters that the user set explicitly, with their values.
             inert: Parameters that cannot matter in this job, with the reason.
             hosts: Hosts they are on.
-            crowded: Ranks fill the cores: steps made while a plan is computed are not scored.
+            oversubscribed: Ranks fill the cores: steps made while a plan is computed are not
+                scored, and a plan proposes two settings.
 
         Raises:
             InvalidSettingError: A fixed value is outside its parameter's domain.
@@ -90,7 +95,7 @@ class Tuner:
         self.phase = Phase.WARMUP
         self.seed = seed
         self._settings = settings
-        self._size, self._hosts, self._crowded = size, hosts, crowded
+        self._size, self._hosts, self._oversubscribed = size, hosts, oversubscribed
         self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
         self._default = CommParams().with_values(self._fixed)
         self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
@@ -104,9 +109,10 @@ class Tuner:
         self._is_planning = self._was_planning = self._is_length_told = False
         self._troubles: set[str] = set()
         self._retunes = self._stale_plans = 0
+        self._earlier: tuple[list[Trial], CommParams] | None = None
         self._kept: Trial | None = None
         self._watch: DriftWatch | None = None
-        self._recheck: Recheck | None = None
+        self._recheck: PairedWindows | None = None
 
     # ---- what the driver calls ------------------------------------------------------------------
 
@@ -153,13 +159,13 @@ class Tuner:
             return self._take_events()
         self.seed = start.seed if isinstance(start, Resume) else self.seed
         self._operations, self._is_length_told = operations, False
-        self._run = self._new_run(operations)
+        memory = self._recollection(operations, start)
+        self._run = self._new_run(operations, memory)
         if isinstance(start, Resume):
             self._run.search.carry_over(start)
         if self._space.size == 1:
             self._end_at_once("nothing to tune: all settings behave alike in this job")
-        elif self._warmup.is_over:
-            self._explore(self._run)
+        self._explore_if_ready()
         return self._take_events()
 
     def work(self) -> Callable[[], Plan] | None:
@@ -196,16 +202,18 @@ class Tuner:
         """Say where the run stands when the job ends."""
         if self.phase is Phase.DONE:
             return []
-        best = self.best
-        if best is None:
+        standing = self.standing
+        if standing is None:
             seen, more = self._identifier.observed, self._steps_to_first_sample
             is_known = self._warmup.step_us is not None
             text = messages.no_sample_text(seen, more=more, is_known=is_known)
             self._say(text, level="warning")
         else:
             done, most = len(self.trials), self._settings.max_samples
-            self._say(messages.unfinished_text(best, done=done, most=most, names=self._space.names))
-        self._events.append(RunFinished(state=RunState.UNFINISHED, best=best))
+            self._say(
+                messages.unfinished_text(standing, done=done, most=most, names=self._space.names)
+            )
+        self._events.append(RunFinished(state=RunState.UNFINISHED, best=self._best))
         return self._take_events()
 
     @property
@@ -214,14 +222,22 @@ class Tuner:
         return self._run.search.trials if self._run is not None else []
 
     @property
-    def best(self) -> Trial | None:
-        """The best trial so far by all that is known; None: there is no trial."""
-        return self._run.best if self._run is not None else None
+    def standing(self) -> Standing | None:
+        """What is held for the best so far, by all that is known; None: there is no trial."""
+        return self._run.standing if self._run is not None else None
+
+    @property
+    def _best(self) -> Trial | None:
+        standing = self.standing
+        return standing.best if standing is not None else None
 
     @property
     def steps_to_done(self) -> int | None:
-        """Training steps until tuning is over, as ``Search.steps_to_done``."""
-        return self._run.search.steps_to_done if self._run is not None else None
+        """Training steps until tuning is over, about, at most; None: not known yet."""
+        run = self._run
+        if run is None or not run.search.trials:
+            return None
+        return run.search.steps_to_done(run.default.step_us)
 
     @property
     def _steps_to_first_sample(self) -> int | None:
@@ -232,26 +248,55 @@ class Tuner:
         present = self._run.steps_left(step_us) if self._run is not None else None
         if present is not None:
             return present
-        return self._warmup.steps_left + window_steps(self._settings, step_us)
+        wanted = self._settings.warmup_samples
+        own = 0 if wanted is None else default_steps(window_steps(self._settings, step_us))
+        return max(1, self._warmup.steps_left + own)
 
     # ---- start ----------------------------------------------------------------------------------
 
-    def _new_run(self, operations: Sequence[tuple[str, int]]) -> Run:
+    def _recollection(
+        self, operations: Sequence[tuple[str, int]], start: Start
+    ) -> Recollection | None:
+        """Return what is remembered of a job that resembles this one; says where it comes from."""
+        space = self._space_of(operations)
+        if self._earlier is not None:
+            trials, best = self._earlier
+            text = "this one, before it changed"
+            return Recollection.of_trials(trials, best, space, text=text)
+        if not isinstance(start, Fresh):
+            return None
+        known = (Recollection.of(memory, space) for memory in start.memory)
+        found = next((memory for memory in known if memory is not None), None)
+        if found is not None:
+            self._say(messages.memory_text(found, names=space.names))
+        return found
+
+    def _space_of(self, operations: Sequence[tuple[str, int]]) -> SearchSpace:
         unused = without_operation(operations, {*self._fixed, *self._inert})
-        for text in messages.frozen_text({}, unused):
-            self._say(text)
-        self._inert |= unused
-        self._space = SearchSpace(
+        return SearchSpace(
             self._default,
-            frozen={*self._fixed, *self._inert},
+            frozen={*self._fixed, *self._inert, *unused},
             tensors=len(operations),
             payload=sum(size for _, size in operations),
         )
+
+    def _new_run(self, operations: Sequence[tuple[str, int]], memory: Recollection | None) -> Run:
+        unused = without_operation(operations, {*self._fixed, *self._inert})
+        for text in messages.frozen_text({}, unused):
+            self._say(text)
+        self._space = self._space_of(operations)
+        self._inert |= unused
         seeds = np.random.SeedSequence([self.seed, self._retunes] if self._retunes else self.seed)
         for_proposals, for_pairs = seeds.spawn(2)
         rng = np.random.default_rng(for_proposals)
         return Run(
-            Search(self._space, self._settings, rng=rng),
+            Search(
+                self._space,
+                self._settings,
+                rng=rng,
+                proposals_per_plan=2 if self._oversubscribed else 1,
+                recollection=memory,
+            ),
             settings=self._settings,
             account=self._account,
             in_force=self._in_force,
@@ -260,15 +305,21 @@ class Tuner:
             alpha=ALPHA / 2 ** (self._retunes + 1),  # adds up to ALPHA however often it retunes
         )
 
-    def _explore(self, run: Run) -> None:
+    def _explore_if_ready(self) -> None:
+        run = self._run
+        is_ready = self.phase is Phase.WARMUP and self._warmup.is_over
+        if run is None or not is_ready:
+            return
         self.phase = Phase.EXPLORE
-        readings = self._warmup.latest
-        if self._settings.prior and self._operations and readings:
+        windows = self._warmup.latest
+        if self._settings.prior and self._operations and windows:
+            reading = pool([window.reading() for window in windows])
             prior = PhysicsPrior(
-                self._operations, self._default, pool(readings), size=self._size, hosts=self._hosts
+                self._operations, self._default, reading, size=self._size, hosts=self._hosts
             )
             run.search.expect(prior)
-        run.start(readings)
+        run.start(windows)
+        self._follow(run)
 
     # ---- steps ----------------------------------------------------------------------------------
 
@@ -288,7 +339,7 @@ class Tuner:
             self._retune(messages.ANOTHER_STEP)
             return
         if self._run is not None:
-            self._events.append(RunFinished(state=RunState.UNFINISHED, best=self.best))
+            self._events.append(RunFinished(state=RunState.UNFINISHED, best=self._best))
         if self.phase is Phase.WARMUP:
             self._start_over()
             return
@@ -306,6 +357,9 @@ class Tuner:
         signature = self._identifier.signature
         assert signature is not None
         self._stale_plans += self._is_planning
+        is_same_job = retune and self._kept is not None and self._kept.params != self._default
+        best = self._kept.params if self._kept is not None else self._default
+        self._earlier = (self.trials, best) if is_same_job else None
         self._run, self.phase = None, Phase.WARMUP
         self._kept = self._watch = self._recheck = None
         self._account, self._normaliser = Account(self._settings.budget), Normaliser()
@@ -333,14 +387,13 @@ class Tuner:
         if self.phase is not Phase.WARMUP:
             planning = self._is_planning or self._was_planning  # it may have begun in this step
             self._was_planning = False
-            run.read(record, disturbed=disturbed or (self._crowded and planning))
+            run.read(record, disturbed=disturbed or (self._oversubscribed and planning))
             self._follow(run)
             return
         if not disturbed:
             self._warmup.add(record)
-        if self._warmup.is_over:
-            self._explore(run)
-        elif self._warmup.has_news():
+        self._explore_if_ready()
+        if self.phase is Phase.WARMUP and self._warmup.has_news():
             text = messages.warmup_text(self._settings, steps=self._steps_to_first_sample or 0)
             self._events.append(Progress(text=text))
 
@@ -362,7 +415,7 @@ class Tuner:
         if steps is None or self._is_length_told or self._settings.max_samples < 2:
             return
         self._is_length_told = True
-        self._say(messages.length_text(run.search.default.step_us, steps=steps))
+        self._say(messages.length_text(run.default.step_us, steps=steps))
 
     def _give_up(self, params: CommParams) -> None:
         if self.phase is Phase.DONE:
@@ -398,39 +451,43 @@ class Tuner:
         if self._watch is None or self._kept is None or not is_usable(record):
             return
         if self._recheck is not None:
-            self._read_again(record, self._recheck)
+            self._read_again(record, self._recheck, self._watch)
         elif self._watch.add(record):
-            self._drifted(self._kept)
+            self._drifted(self._kept, self._watch)
 
-    def _drifted(self, kept: Trial) -> None:
-        self._watch = DriftWatch()
-        self._events.append(Progress(text=messages.DRIFT))
-        if kept.params == self._default:
+    def _drifted(self, kept: Trial, watch: DriftWatch) -> None:
+        """Compare the result with the default, or tune again where that cannot help."""
+        if kept.params == self._default or watch.links_changed:
+            self._say(messages.drift_text(is_default=kept.params == self._default, retunes=True))
             self._retune()
             return
-        default = Trial(trial_id=0, params=self._default, score=0.0)
-        self._recheck = Recheck(
-            default,
+        self._say(messages.drift_text(is_default=False, retunes=False))
+        self._recheck = PairedWindows(
+            Trial(trial_id=0, params=self._default, score=0.0),
             Trial(trial_id=max(1, kept.trial_id), params=kept.params, score=kept.score),
+            test=ReplayTest(),
             in_force=self._in_force,
-            steps=steps_per_sample(self._settings),
+            noise=Noise(),
             rng=np.random.default_rng([self.seed, 1 + self._retunes]),
+            steps=steps_per_sample(self._settings),
         )
         self._next_pair(self._recheck)
 
-    def _read_again(self, record: StepRecord, recheck: Recheck) -> None:
-        is_full, is_kept = recheck.read(record)
-        if is_full and is_kept is None:
+    def _read_again(self, record: StepRecord, recheck: PairedWindows, watch: DriftWatch) -> None:
+        if recheck.read(record) is None:
+            return
+        if recheck.decision is None:
             self._next_pair(recheck)
-        elif is_full:
-            self._recheck = None
-            if is_kept:
-                self._change_to(recheck.comparison.incumbent.params)
-            else:
-                self._fall_to_default("the job has changed and the default does as well or better")
-                self._retune()
+            return
+        self._recheck = None
+        if recheck.decision:
+            self._change_to(recheck.incumbent.params)
+            watch.learn()
+        else:
+            self._fall_to_default("the job has changed and the default does as well or better")
+            self._retune()
 
-    def _next_pair(self, recheck: Recheck) -> None:
+    def _next_pair(self, recheck: PairedWindows) -> None:
         change = recheck.next_window()
         if change is not None:
             self._events.append(change)
@@ -447,6 +504,7 @@ class Tuner:
             return
         self._retunes += 1
         self._say(why)
+        self._change_to(self._default)
         self._start_over(retune=True)
 
     # ---- small tools ----------------------------------------------------------------------------

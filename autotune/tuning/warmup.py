@@ -9,16 +9,18 @@ import math
 
 from autotune.tuning.identify import IDENTIFY_STEPS
 from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import MIN_WINDOW_US, Reading, Window, is_stationary
+from autotune.tuning.scoring import MIN_WINDOW_US, Window, is_stationary
 
 DEFAULT_STEPS_PER_SAMPLE = 10
 TYPICAL_WINDOWS = 3
-MOST_WINDOWS = 20
+MOST_WINDOWS = 8
 WINDOWS_KEPT = 2
 FIRST_NEWS_US = 1e6
 LONGEST_SILENCE_US = 60e6
 """How long a warm-up lasts before it says how much of it is left; from then on after twice as long
 each time, at most this."""
+DEFAULT_SHARE = 0.6
+"""Length of a window of the default over that of a trial: two of them enclose each trial."""
 
 
 def steps_per_sample(settings: TunerSettings) -> int:
@@ -37,23 +39,25 @@ def window_steps(settings: TunerSettings, step_us: float | None) -> int:
     return fewest if step_us is None else max(fewest, math.ceil(MIN_WINDOW_US / step_us))
 
 
-def steps_left(window: Window, settings: TunerSettings, step_us: float | None) -> int:
-    """Return the training steps that ``window`` still needs, about; arguments as above."""
-    seen = sum(record.count for record in window.records)
-    return max(1, window_steps(settings, step_us) - seen)
+def default_steps(steps: int) -> int:
+    """Return the steps of a window of the default beside a trial of ``steps`` steps."""
+    return max(1, math.ceil(DEFAULT_SHARE * steps))
 
 
 def steps_to_first_sample(settings: TunerSettings) -> int:
     """Return the fewest training steps until the default has been read."""
-    windows = TYPICAL_WINDOWS if settings.warmup_samples is None else settings.warmup_samples
-    return IDENTIFY_STEPS + (windows + 1) * steps_per_sample(settings)
+    steps, warmup = steps_per_sample(settings), settings.warmup_samples
+    if warmup is None:
+        return IDENTIFY_STEPS + TYPICAL_WINDOWS * steps
+    return IDENTIFY_STEPS + warmup * steps + default_steps(steps)
 
 
 class Warmup:
     """Windows that are thrown away until the step time is stationary, or as many as wanted.
 
     Attributes:
-        latest: Readings of the latest windows of the default, which are stationary.
+        latest: The latest windows of the default, which are stationary; none where a number of
+            windows is to be thrown away.
     """
 
     def __init__(self, settings: TunerSettings, *, epoch: int = 0) -> None:
@@ -65,7 +69,7 @@ class Warmup:
         self._window = self._new_window()
         self._times: list[float] = []
         self._silence_us, self._until_news_us = FIRST_NEWS_US, FIRST_NEWS_US
-        self.latest: list[Reading] = []
+        self.latest: list[Window] = []
 
     @property
     def is_over(self) -> bool:
@@ -77,8 +81,8 @@ class Warmup:
     @property
     def step_us(self) -> float | None:
         """Time of a step, as last read; None before the first one."""
-        if self.latest:
-            return self.latest[-1].step_us
+        if self._times:
+            return self._times[-1]
         reading = self._window.reading()
         return reading.step_us if reading.steps else None
 
@@ -89,7 +93,7 @@ class Warmup:
             return 0
         wanted = TYPICAL_WINDOWS if self._wanted is None else self._wanted
         later = max(0, wanted - len(self._times) - 1)
-        present = steps_left(self._window, self._settings, self.step_us)
+        present = self._window.steps_left(self.step_us)
         return present + later * window_steps(self._settings, self.step_us)
 
     def add(self, record: StepRecord) -> None:
@@ -97,9 +101,9 @@ class Warmup:
         self._until_news_us -= record.duration_us
         self._window.add(record)
         if self._window.is_full:
-            reading = self._window.reading()
-            self.latest = [*self.latest, reading][-WINDOWS_KEPT:]
-            self._times.append(reading.step_us)
+            self._times.append(self._window.reading().step_us)
+            if self._wanted is None:
+                self.latest = [*self.latest, self._window][-WINDOWS_KEPT:]
             self._window = self._new_window()
 
     def has_news(self) -> bool:

@@ -68,7 +68,7 @@ class Kind:
         first_plan_s, plan_s: Seconds until the first and the other plans are there. Measured at
             lowest priority on two busy cores: 2.2 s with all imports, then 0.05 s.
         planning: Factor by which everything is slower while a plan is computed.
-        crowded: What the service tells the tuner: ranks fill the cores.
+        oversubscribed: What the service tells the tuner: ranks fill the cores.
         evaluate_every: Steps from one evaluation to the next; 0: none.
         evaluation: Range of its length, in steps; it is within the time of the step after it.
         memory: Earlier jobs that the job remembers, by the surface it runs on; empty: none.
@@ -81,7 +81,7 @@ class Kind:
     first_plan_s: float = 2.5
     plan_s: float = 0.2
     planning: float = 1.0
-    crowded: bool = False
+    oversubscribed: bool = False
     evaluate_every: int = 0
     evaluation: tuple[float, float] = (20.0, 50.0)
     memory: Mapping[str, Sequence[Earlier]] = field(default_factory=dict)
@@ -136,7 +136,7 @@ KINDS = {
         wanted=Wanted(regret_median=0.03, regret_p90=0.08, certified_p90=0.06),
     ),
     "planning": Kind(
-        title="1.9 times as slow while a plan is computed", planning=1.9, crowded=True
+        title="1.9 times as slow while a plan is computed", planning=1.9, oversubscribed=True
     ),
     "evaluation": Kind(title="an evaluation of 20 to 50 steps every 100 steps", evaluate_every=100),
     "warm": Kind(

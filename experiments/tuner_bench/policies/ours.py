@@ -48,7 +48,7 @@ class Driver:
             size=job.surface.size,
             inert=job.surface.inert,
             hosts=job.surface.hosts,
-            crowded=job.kind.crowded,
+            oversubscribed=job.kind.oversubscribed,
         )
         self._epoch = 0
         self._limited: Apply | None = None

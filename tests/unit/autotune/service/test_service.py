@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.exact import rounded
 from autotune.service.imports import Imported
 from autotune.service.priority import NICE
 from autotune.service.process import EndOfInput, Inbox, Service
@@ -33,7 +32,7 @@ from autotune.storage import read_log
 from autotune.trial import CommParams, RunState, TrialState
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import RunFinished
-from autotune.tuning.messages import params_text
+from autotune.tuning.messages import gain_text, params_text
 from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.search import FEWEST_TRIALS
 
@@ -186,8 +185,12 @@ def test_the_best_so_far_is_the_same_for_the_job_and_for_its_logs(runtime, tmp_p
         view = read_log(str(path))
         names = ("fusion_threshold_bytes", "cycle_time_ms", "cache_capacity")
         assert view.standing is not None
-        assert f"best so far: {params_text(view.standing.best.params, names)} (" in said
-        assert f"score {rounded(view.standing.best.score, 4)} " in said
+        best = view.standing.best
+        what = params_text(best.params, names) if best.trial_id else "the default"
+        assert f"best so far: {what}" in said
+        gain = view.standing.gain
+        assert (gain is None) == (best.trial_id == 0)
+        assert gain is None or f"at {gain_text(gain)}, not compared yet" in said
     assert "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here" in service.texts()
 
 
@@ -380,4 +383,4 @@ def test_a_short_job_says_what_it_needed(runtime):
     service.send(Signature(signature=7, operations=OPERATIONS))
     service.send(Steps(records=tuple(service.job.step() for _ in range(7))))
     assert service.end() == 0
-    assert "saw 7 steps, needs at least 20 more" in service.texts()
+    assert "saw 7 steps, needs at least 16 more" in service.texts()

@@ -12,7 +12,6 @@ from autotune.tuning.budget import (
     price_steps,
 )
 from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import read
 
 
 def record(ms: float, epoch: int = 0) -> StepRecord:
@@ -29,7 +28,7 @@ def record(ms: float, epoch: int = 0) -> StepRecord:
 
 def account(steps: int = 100) -> Account:
     opened = Account(0.05)
-    opened.rebase(read([record(10.0)]))
+    opened.rebase(10_000)
     for _ in range(steps):
         opened.book(record(10.0), is_default=True)
     return opened
@@ -94,16 +93,27 @@ def test_the_share_lost_is_of_the_default_as_it_was_at_the_time():
     opened = account(100)
     for _ in range(10):
         opened.book(record(20.0, epoch=1), is_default=False)
+    opened.rebase(10_000)
+    opened.rebase(5_000)  # the machine has become faster
     for _ in range(100):
         opened.book(record(5.0, epoch=2), is_default=True)
-    opened.rebase(read([record(5.0)]))  # the machine has become faster
     opened.book(record(10.0, epoch=3), is_default=False)
     lost_ms, whole_ms = 10 * 10 + 1 * 5, 110 * 10 + 101 * 5
     assert opened.lost_share == pytest.approx(lost_ms / whole_ms)
 
 
+def test_steps_between_two_readings_of_the_default_are_charged_against_both():
+    """The machine became slower while a setting that is as fast as the default was in force."""
+    opened = account(100)
+    for ms in (10.0, 10.0, 20.0, 20.0):
+        opened.book(record(ms, epoch=1), is_default=False)
+    assert opened.lost_us == pytest.approx(20_000)
+    opened.rebase(20_000)
+    assert opened.lost_us == pytest.approx(60_000 - 4 * 10_000 * 2**0.5)
+
+
 def test_a_budget_of_zero_allows_nothing():
     opened = Account(0.0)
-    opened.rebase(read([record(10.0)]))
+    opened.rebase(10_000)
     opened.book(record(11.0, epoch=1), is_default=False)
     assert opened.allowance_us < 0

@@ -134,7 +134,7 @@ def test_wrong_results_end_it_with_an_error(job):
 
 def pairs(test: PairedTest, ratios: list[float]) -> bool | None:
     for ratio in ratios:
-        test.add(default=1.0, incumbent=ratio)
+        test.add(math.log(ratio))
     return test.decision()
 
 
@@ -157,7 +157,7 @@ def test_a_doubtful_loss_is_a_loss_at_the_last_look():
 def test_an_excess_of_slow_steps_is_worse():
     test = ReplayTest()
     for _ in range(FEWEST_PAIRS):
-        test.add(default=1.0, incumbent=1.2, slow=(0, 3))
+        test.add(math.log(1.2), slow=(0, 3))
     assert test.decision() is False
     assert "more slow steps here (18 against 0): the default takes their place" in test.verdict(
         False

@@ -56,7 +56,15 @@ def test_score_is_payload_over_time():
 def test_one_very_long_step_does_not_change_the_score():
     plain, spoilt = read(steps(*NOISE)), read(steps(*NOISE[:-1], 5000))
     assert spoilt.score == pytest.approx(plain.score, rel=0.005)
-    assert (plain.slow_steps, spoilt.slow_steps) == (0, 1)
+    assert (plain.slow_steps, spoilt.slow_steps) == (0, 0)  # a pause is no doing of the setting
+
+
+def test_two_hiccups_in_a_short_window_do_not_change_the_score():
+    plain, spoilt = (
+        read(steps(*[10.0, 10.2, 9.8] * 2)),
+        read(steps(10.0, 31.0, 10.2, 9.8, 29.0, 10.0)),
+    )
+    assert spoilt.score == pytest.approx(plain.score, rel=0.02) and spoilt.slow_steps == 2
 
 
 def test_what_slow_steps_add_is_known():

@@ -56,7 +56,7 @@ def test_the_user_decides_how_many_windows_are_thrown_away():
 
 def test_steps_to_the_first_sample_follow_the_settings():
     assert steps_to_first_sample(TunerSettings(warmup_samples=0, steps_per_sample=1)) == 6
-    assert steps_to_first_sample(TunerSettings()) > 40
+    assert steps_to_first_sample(TunerSettings()) == 35
 
 
 @pytest.mark.parametrize("ms", [0.3, 5.0, 80.0])

@@ -1,0 +1,93 @@
+"""What a job that resembles an earlier one starts with, and when that is dropped.
+
+An earlier job's gains are told to the optimizer as readings that are worth little each: they say
+where to look, and a few readings of one's own outweigh them. The first trial is the earlier job's
+best setting; when a reading contradicts what is remembered of its setting, all of it is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.bayes import BayesianOptimizer, SearchSpace
+from autotune.trial import CommParams, Trial, TrialState
+from autotune.tuning.brackets import LogRatio
+
+if TYPE_CHECKING:
+    from autotune.storage.contract import Remembered
+
+DOUBT = 0.06
+"""Standard deviation of a gain in this job, given that of an equal setting in one like it."""
+CONTRADICTION = 2.5
+"""Standard deviations between a reading and what is remembered that end the remembering."""
+MOST_REMEMBERED = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recollection:
+    """Gains of an earlier job that resembles this one.
+
+    Attributes:
+        ratios: Log ratio to the default of each setting, with the doubt of the transfer.
+        best: The setting that the earlier job ended with.
+        text: Where it comes from, and how it differs, for people.
+    """
+
+    ratios: Mapping[CommParams, LogRatio]
+    best: CommParams
+    text: str
+
+    @classmethod
+    def of(cls, memory: Remembered, space: SearchSpace) -> Recollection | None:
+        """Return what ``memory`` says about the settings of ``space``; None: nothing.
+
+        Settings are moved into the space: parameters that are not free here keep this job's value.
+        """
+        if memory.best is None:
+            return None
+        return cls.of_trials(memory.trials, memory.best, space, text=memory.why)
+
+    @classmethod
+    def of_trials(
+        cls, trials: Iterable[Trial], best: CommParams, space: SearchSpace, *, text: str
+    ) -> Recollection | None:
+        """Return what ``trials``, of which ``best`` was kept, say; arguments as ``of``."""
+        ratios: dict[CommParams, LogRatio] = {}
+        for trial in trials:
+            if trial.gain is None or trial.state is TrialState.REJECTED:
+                continue
+            params = moved(trial.params, space)
+            if params == space.default or params in ratios:
+                continue
+            mean = math.log(max(1 + trial.gain.estimate, 1e-3))
+            ratios[params] = LogRatio(mean=mean, variance=DOUBT**2)
+        best = moved(best, space)
+        if best == space.default or best not in ratios:
+            return None
+        nearest = sorted(ratios, key=lambda params: -ratios[params].mean)[:MOST_REMEMBERED]
+        kept = {params: ratios[params] for params in nearest}
+        return cls(ratios=kept | {best: ratios[best]}, best=best, text=text)
+
+    def tell(self, optimizer: BayesianOptimizer) -> dict[CommParams, int]:
+        """Tell the optimizer what is remembered; return the number of each reading."""
+        return {
+            params: optimizer.tell(params, ratio.mean, ratio.variance, is_hearsay=True)
+            for params, ratio in self.ratios.items()
+        }
+
+    def is_contradicted(self, params: CommParams, reading: LogRatio) -> bool:
+        """Return whether a reading of ``params`` in this job contradicts what is remembered."""
+        known = self.ratios.get(params)
+        if known is None:
+            return False
+        spread = math.sqrt(known.variance + reading.variance)
+        return abs(reading.mean - known.mean) > CONTRADICTION * spread
+
+
+def moved(params: CommParams, space: SearchSpace) -> CommParams:
+    """Return ``params`` with this job's value of every parameter that is not free in ``space``."""
+    values = params.as_dict()
+    return space.default.with_values({name: values[name] for name in space.names})
