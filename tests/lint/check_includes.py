@@ -29,7 +29,7 @@ LAYERS = {
     "engine": ("common", "control", "comm"),
     "bindings": ("common", "control", "comm", "engine"),
 }
-ENGINE_IMPORTERS = re.compile(r"horovod/(common|tuning/autotuning|torch|runner/probe)\b")
+ENGINE_IMPORTERS = re.compile(r"horovod/(common|tuning/session|torch|runner/probe)\b")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 PYTHON = re.compile(r"^(Python\.h|pybind11/)")

@@ -11,7 +11,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.common import basics
-from horovod.tuning import autotuning
+from horovod.tuning import session
 
 FAKE = Path(__file__).with_name("fake_service.py")
 
@@ -39,7 +39,7 @@ def test_data_loaders_with_workers_while_tuning(
     size: int,
 ) -> None:
     behaviour = (str(FAKE), "apply", str(tmp_path / "heard"))
-    monkeypatch.setattr(autotuning, "SERVICE", behaviour)
+    monkeypatch.setattr(session, "SERVICE", behaviour)
     restart({"HOROVOD_AUTOTUNE": "1"})
     for epoch in range(2):
         loader = torch.utils.data.DataLoader(Numbers(rank), batch_size=4, num_workers=2)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.tuning import autotuning
+from horovod.tuning import session
 
 FAKE = Path(__file__).with_name("fake_service.py")
 Restart = Callable[[dict[str, str]], None]
@@ -82,7 +82,7 @@ def test_uneven_steps_while_tuning(
     restart: Restart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rank: int, size: int
 ) -> None:
     """T14: rank 0 does 20 steps more than the others, with parameters changing."""
-    monkeypatch.setattr(autotuning, "SERVICE", (str(FAKE), "apply", str(tmp_path / "heard")))
+    monkeypatch.setattr(session, "SERVICE", (str(FAKE), "apply", str(tmp_path / "heard")))
     restart({"HOROVOD_AUTOTUNE": "1"})
     common = 30
     for step in range(common + 20 * (rank == 0)):

@@ -15,7 +15,7 @@ import torch
 
 import horovod.torch as hvd
 from autotune.service import protocol
-from horovod.tuning import autotuning
+from horovod.tuning import session
 
 FAKE = Path(__file__).with_name("fake_service.py")
 Restart = Callable[[dict[str, str]], None]
@@ -28,7 +28,7 @@ def fake(restart: Restart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> F
 
     def start(behaviour: str, **settings: str) -> Path:
         heard = tmp_path / "heard"
-        monkeypatch.setattr(autotuning, "SERVICE", (str(FAKE), behaviour, str(heard)))
+        monkeypatch.setattr(session, "SERVICE", (str(FAKE), behaviour, str(heard)))
         restart({"HOROVOD_AUTOTUNE": "1"} | settings)
         return heard
 

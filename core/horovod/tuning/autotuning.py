@@ -1,61 +1,24 @@
-"""The only place where the runtime talks to the autotuner; its pipe ends here, on rank 0.
-
-The service is a process of its own (``autotune.service``). At ``init`` rank 0 starts it and waits,
-bounded, for its word. While the job trains, every rank says where its training steps end; rank 0
-also hands finished steps to the service and proposes to the engine what the service wants to try.
-Nothing here waits for the service on the training thread, and nothing here communicates: the engine
-carries parameter changes to the other ranks.
+"""What front ends and scripts say to the tuner and ask it; nothing here communicates.
 
 A training step ends when the first wrapped DistributedOptimizer has synchronised; without one, at
-``hvd.autotune.step()``; else the engine finds the period of the operations by itself.
+``hvd.autotune.step()``; else the engine finds the period of the operations by itself. Every rank
+says where its steps end; what rank 0 does with them is in ``session``.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
-import os
-import socket
-import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
-from autotune.errors import ProtocolError
-from autotune.service import protocol
-from autotune.space import PARAMETERS
-from horovod import _engine
 from horovod.common import basics
-from horovod.common.mpi import Topology
-from horovod.common.settings import Settings
-from horovod.tuning.job_description import (
-    inert_parameters,
-    job_versions,
-    make_hello,
-    nothing_to_tune,
-)
-from horovod.tuning.replaying import REPLAY, replayed_params
-from horovod.tuning.service_process import ServiceProcess, child_environment, reap_previous
-from horovod.tuning.settings import read_settings
-from horovod.tuning.status_line import StatusLine
+from horovod.tuning.session import Session, State
 from horovod.tuning.step_source import StepSource
+from horovod.tuning.table import PARAMETERS
 
-logger = logging.getLogger("horovod.autotune")
-
-SERVICE = ("-P", "-m", "autotune.service")
-"""Arguments of this Python that run the service (-P: not a folder 'autotune' beside the script)."""
-READY_SECONDS = 10.0
-"""How long init waits for the service."""
 MOST_SAMPLES = 2**40
 """The most that ``step`` takes: sums of them stay far within the engine's 64 bits."""
-FINISH_SECONDS = 2.0
-"""How long shutdown waits for the service's last lines."""
-PUMP_SECONDS = 0.05
-"""How often messages are looked for where no explicit step ends."""
-
-State = Literal["off", "nothing to tune", "starting", "tuning", "done", "lost"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,245 +38,6 @@ class Status:
     text: str
     epoch: int
     params: Mapping[str, Any]
-
-
-class Session:
-    """The tuning of one job on one rank; idle on all ranks but 0. Implements ``TunerLink``."""
-
-    def __init__(self) -> None:
-        self.state: State = "off"
-        self.text = ""
-        self._engine: _engine.Engine | None = None
-        self._service: ServiceProcess | None = None
-        self._status_line = StatusLine(logger)
-        self._is_check = False
-        self._start: dict[str, Any] = {}
-        self._incumbent: Mapping[str, Any] | None = None
-        self._limited: protocol.Apply | None = None
-        self._final_epoch = 0
-        self._epoch = 0
-        self._next_pump = 0.0
-        self._pumping = threading.Lock()
-        self._has_progress = self._has_steps = False
-
-    def read_settings(self, environ: Mapping[str, str]) -> Settings:
-        """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
-        return read_settings(environ)
-
-    def prepare(
-        self, settings: Settings, topology: Topology, mpi_version: str
-    ) -> Mapping[str, Any] | None:
-        """**Rank 0 only.** Start the service, where it is wanted, and wait for its word, bounded.
-
-        Returns:
-            {parameter: value} that all ranks start with, where a log is replayed; else None.
-
-        Raises:
-            ValueError: The service refuses the job (a path, a live job on the same log, ...), or
-                the log to be replayed cannot be read.
-        """
-        replayed = replayed_params(
-            settings,
-            size=topology.size,
-            local_size=topology.local_size,
-            versions=job_versions(mpi_version),
-            host=socket.gethostname(),
-        )
-        if replayed is not None:
-            self._check(settings.with_params(replayed), topology, mpi_version)
-        elif settings["HOROVOD_AUTOTUNE"]:
-            self._tune(settings, topology, mpi_version)
-        return replayed
-
-    def _check(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
-        """Start the comparison of the replayed settings with the default, if it is wanted."""
-        if settings[REPLAY + "_CHECK"] and topology.size > 1:
-            logger.setLevel(logging.INFO)
-            self._start, self._is_check = settings.params, True
-            self._launch(make_hello(settings, topology, {}, mpi_version, check=settings.params))
-
-    def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
-        logger.setLevel(logging.INFO)
-        self._start = settings.params
-        inert = inert_parameters(topology)
-        reason = nothing_to_tune(topology.size, settings.fixed, inert)
-        if reason:
-            self.state, self.text = "nothing to tune", reason
-            self._status_line.line(f"nothing to tune: {reason}")
-            return
-        self._launch(make_hello(settings, topology, inert, mpi_version))
-
-    def attach(self, engine: _engine.Engine) -> None:
-        """**Local.** Remember the engine: from here on steps are reported."""
-        self._engine = engine
-
-    def finish(self) -> None:
-        """**Local.** Hand over the last steps, let the service close its logs, bounded."""
-        service = self._service
-        if service is None:
-            self._engine = None
-            return
-        try:
-            with self._pumping:
-                self._send_steps()
-                self._engine = None
-                service.send(protocol.encode(protocol.Finish()))
-                self._read_until_end(time.monotonic() + FINISH_SECONDS)
-        except Exception as error:
-            logger.warning("the tuner's service could not be ended properly: %s", error)
-        finally:
-            self._status_line.end()
-            self._engine = self._service = None
-            service.close()
-
-    def forget(self) -> None:
-        """**Local.** Let go of the service in a forked child."""
-        if self._service is not None:
-            self._service.forget()
-        self._service = None
-
-    def end_step(self) -> None:
-        """**Local**, every rank alike. Tell the engine that a training step ended here."""
-        if self._engine is not None and self._engine.end_step() and self._service is not None:
-            self._pump()
-
-    def tick(self) -> None:
-        """**Local.** Look for messages now and then, where no explicit step does."""
-        if self._service is not None and time.monotonic() >= self._next_pump:
-            self._pump()
-
-    def _launch(self, hello: protocol.Hello) -> None:
-        self.state = "starting"
-        command = (sys.executable, *SERVICE)
-        try:
-            reap_previous()
-            self._service = ServiceProcess(command, child_environment(os.environ))
-        except OSError as error:
-            self._lose(f"cannot be started: {error}")
-            return
-        self._service.send(protocol.encode(hello))
-        deadline = time.monotonic() + READY_SECONDS
-        while self.state == "starting" and self._service is not None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                logger.warning("the tuner's service is slow to start; training starts without it")
-                return
-            self._service.wait(left)
-            self._receive()
-
-    def _pump(self) -> None:
-        """Talk to the service, unless another thread of the script is doing so."""
-        if not self._pumping.acquire(blocking=False):
-            return
-        try:
-            self._next_pump = time.monotonic() + PUMP_SECONDS
-            self._send_steps()
-            self._receive()
-        finally:
-            self._pumping.release()
-
-    def _send_steps(self) -> None:
-        if self._engine is None or self._service is None:
-            return
-        records, signatures = self._engine.drain_steps()
-        for number, operations in signatures:
-            message = protocol.Signature(signature=number, operations=tuple(operations))
-            self._service.send(protocol.encode(message))
-        for epoch, name, ok, worst in self._engine.drain_checks():
-            check = protocol.ResultCheck(epoch=epoch, name=name, ok=ok, worst_error=worst)
-            self._service.send(protocol.encode(check))
-        if records or not self._has_steps:
-            self._has_steps = bool(records)
-            steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))
-            self._take_back(steps)
-            self._service.send(protocol.encode(protocol.Steps(records=steps)), droppable=True)
-        self._service.flush()
-
-    def _receive(self) -> None:
-        service = self._service
-        if service is None:
-            return
-        try:
-            for line in service.receive():
-                self._take(protocol.decode(line))
-        except ProtocolError as error:
-            self._lose(f"broke the protocol: {error}")
-        if service.broken and self._service is service:
-            if self.state == "done" and self._epoch == self._final_epoch:
-                self._service = None
-                service.close()
-            else:
-                self._lose(f"ended ({service.last_words() or 'without a word'})")
-
-    def _take(self, message: protocol.Message) -> None:
-        match message:
-            case protocol.Ready(lines=lines):
-                self.state = "tuning"
-                for text in lines:
-                    self._status_line.line(text)
-            case protocol.Refused(message=text):
-                self._refuse(text)
-            case protocol.Apply():
-                self._incumbent = message.incumbent or self._incumbent
-                self._limited = message if message.limit_us is not None else None
-                self._propose(message.epoch, message.params)
-            case protocol.Line(text=text, level=level):
-                self.text = self.text if self._has_progress else text
-                self._status_line.line(text, level)
-            case protocol.Progress(text=text):
-                self.text, self._has_progress = text, True
-                self._status_line.show(text)
-            case protocol.Done():
-                self.state, self.text = "done", message.text
-                self._incumbent, self._final_epoch = message.params, message.epoch
-                self._propose(message.epoch, message.params)
-                gave_way = self._is_check and not message.certified
-                self._status_line.line(message.text, "warning" if gave_way else "info")
-            case _:
-                raise ProtocolError(f"unexpected message {type(message).__name__}")
-
-    def _refuse(self, text: str) -> None:
-        """Raise at init; a refusal that comes later than init could wait is only a warning."""
-        service, self._service = self._service, None
-        self.state, self.text = "lost", text
-        if service is not None:
-            service.close()
-        if self._engine is None:
-            raise ValueError(text)
-        logger.warning("the job is not tuned: %s", text)
-
-    def _propose(self, epoch: int, params: Mapping[str, Any]) -> None:
-        if self._engine is not None and epoch > self._epoch:
-            self._epoch = epoch
-            self._engine.propose(epoch, _engine.Params(**params))
-
-    def _take_back(self, records: Sequence[protocol.StepRecord]) -> None:
-        """Put the incumbent in force again, at once, where a step on trial waited too long."""
-        limited = self._limited
-        if limited is not None and any(protocol.is_beyond(limited, one) for one in records):
-            self._limited = None
-            self._propose(limited.epoch + 1, limited.incumbent or self._start)
-
-    def _read_until_end(self, deadline: float) -> None:
-        while self._service is not None and not self._service.broken:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            self._service.wait(left)
-            for line in self._service.receive():
-                self._take(protocol.decode(line))
-
-    def _lose(self, why: str) -> None:
-        """Go on without the service, under the best known setting; say so once."""
-        service, self._service = self._service, None
-        self.state, self.text = "lost", why
-        if service is not None:
-            service.close()
-        known = self._incumbent or self._start
-        if self._epoch > 0:
-            self._propose(self._epoch + 1, known)
-        name = "the incumbent" if self._incumbent else "the settings it started with"
-        logger.warning("the tuner's service %s; training goes on with %s", why, name)
 
 
 _session = Session()

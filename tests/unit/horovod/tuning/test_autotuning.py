@@ -8,8 +8,8 @@ pytest.importorskip("horovod._engine")
 
 from autotune.tuning.changes import Done
 from horovod.common.mpi import Topology
-from horovod.tuning.autotuning import Session
 from horovod.tuning.job_description import inert_parameters, make_hello, nothing_to_tune
+from horovod.tuning.session import Session
 from horovod.tuning.settings import read_settings
 from horovod.tuning.step_source import StepSource
 
