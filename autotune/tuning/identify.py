@@ -129,7 +129,8 @@ class Identifier:
             self._turns.add(record)
             is_new = self._learn()
         self.completed = self._completed_by(record)
-        self._trained += len(self.parts) * sum(one.count for one in self.completed)
+        if not is_new:  # else it has counted among the recent ones
+            self._trained += len(self.parts) * sum(one.count for one in self.completed)
         return is_new
 
     def wait(self, seconds: float, *, communicates: bool = False) -> None:
