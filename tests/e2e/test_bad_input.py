@@ -53,7 +53,7 @@ def test_a_short_run_says_how_many_steps_it_needs(commands: Commands) -> None:
     command = ["horovodrun", "-np", "2", *commands.job(3)]
     result = commands.run(*command, HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=str(log))
     assert result.returncode == 0, result.stderr
-    assert re.search(r"saw 3 steps.*needs 5 steps", result.stderr), result.stderr
+    assert re.search(r"saw 3 steps.*recognised after 5 that run", result.stderr), result.stderr
 
 
 def test_best_without_an_answer_says_why(commands: Commands) -> None:
