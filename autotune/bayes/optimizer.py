@@ -31,7 +31,7 @@ WORST_RATIO = 10.0
 """Anything worse than a tenth of the best is only "bad"."""
 KNEE = 0.25
 """Log ratios are compressed from about here below the best: how bad would bend the surrogate."""
-OF_ITS_OWN = 0.03
+OF_ITS_OWN = 0.02
 """Standard deviation of what a setting has of its own: where readings decide which of the settings
 that were tried is the best, its neighbours count less than its own readings. The search does
 without: there is always something of its own to find, and it would never end."""

@@ -43,6 +43,8 @@ NOISE_WINDOWS = 24
 """Windows that the noise of one record is estimated from, the latest ones."""
 SURPRISE = 4.0
 """Edges that disagree by more than twice what noise explains have seen a change of speed."""
+EDGE_RECORDS = 4
+"""Records between two windows: on their way when a change is sent, and settling."""
 BETWEEN = 0.25
 """Variance of a reading over that of the disagreement of its edges: the middle of a random walk
 between two known points has a quarter of the variance of its increment."""
@@ -154,6 +156,8 @@ class Noise:
         self.wander = 0.0
         self._parts: list[tuple[float, float, int]] = []
         self._records = self._jumps = 0
+        self._jump_squares = 0.0
+        self._differences: list[NDArray[np.float64]] = []
         self._disagreements: list[tuple[float, float]] = []
 
     @property
@@ -170,9 +174,15 @@ class Noise:
 
     def add(self, records: Sequence[StepRecord]) -> None:
         """Take a window under one setting."""
-        parts = stretches(without_slow(records), self.sigma)
+        kept = without_slow(records)
+        if len(kept) > 1:
+            self._differences.append(np.abs(np.diff(levels(kept))))
+            self._differences = self._differences[-NOISE_WINDOWS:]
+        parts = stretches(kept, self.local)
         self._records += len(records)
         self._jumps += len(parts) - 1
+        sizes = np.diff([stretch(part).level for part in parts])
+        self._jump_squares += float(np.square(sizes).sum())
         for part in parts:
             if len(part) > 1:
                 values = levels(part)
@@ -182,9 +192,36 @@ class Noise:
         self._parts = self._parts[-NOISE_WINDOWS:]
 
     @property
+    def local(self) -> float:
+        """Standard deviation of a record's log step time beside its neighbours'.
+
+        By the median difference of successive records, which rare jumps of the speed leave alone;
+        so they are told from noise however often they come.
+
+        Source: von Neumann (1941), Distribution of the ratio of the mean square successive
+        difference to the variance; the median as in Rousseeuw and Croux (1993), section 1.
+        """
+        if not self._differences:
+            return TYPICAL_NOISE
+        typical = 1.4826 * float(np.median(np.concatenate(self._differences)))
+        return min(max(typical / math.sqrt(2 * (1 - CORRELATION)), SMALLEST_NOISE), LARGEST_NOISE)
+
+    @property
     def steady_records(self) -> float:
         """Records from one jump of the speed to the next, on average; infinite without jumps."""
         return self._records / self._jumps if self._jumps > 1 else math.inf
+
+    @property
+    def hidden(self) -> float:
+        """Variance that jumps add which no edge shows: one between the windows on each side.
+
+        Both edges agree then that the setting did it. How often that happens follows from how
+        often the speed jumps inside windows, where it can be seen.
+        """
+        if not math.isfinite(self.steady_records):
+            return 0.0
+        chance = min(1.0, EDGE_RECORDS / self.steady_records)
+        return chance**2 * self._jump_squares / self._jumps
 
     @property
     def correlation(self) -> float:
@@ -240,15 +277,16 @@ class Bracket:
             most: Records of a window of the default that count, at most: the nearest ones.
         """
         self._noise, self._most = noise, most
-        parts = stretches(without_slow(trial), noise.sigma)
+        parts = stretches(without_slow(trial), noise.local)
         self._first, self._last = stretch(parts[0]), stretch(parts[-1])
         self._is_whole = len(parts) == 1
-        self._before = stretch(stretches(without_slow(before), noise.sigma)[-1][-most:])
+        self._before = stretch(stretches(without_slow(before), noise.local)[-1][-most:])
 
     def half(self) -> LogRatio:
         """Return what the first edge says alone."""
         count = self._noise.variance
-        variance = count(self._before.count) + count(self._first.count) + 4 * self._noise.wander
+        variance = count(self._before.count) + count(self._first.count)
+        variance += 4 * (self._noise.wander + self._noise.hidden)
         return LogRatio(mean=self._before.level - self._first.level, variance=variance)
 
     def closed(self, after: Sequence[StepRecord]) -> LogRatio:
@@ -258,7 +296,7 @@ class Bracket:
             after: Records of the default that begin where the trial ends.
         """
         noise = self._noise
-        later = stretch(stretches(without_slow(after), noise.sigma)[0][: self._most])
+        later = stretch(stretches(without_slow(after), noise.local)[0][: self._most])
         one, two = self._before.level - self._first.level, later.level - self._last.level
         ends = noise.variance(self._before.count), noise.variance(later.count)
         middle = noise.variance(self._first.count), noise.variance(self._last.count)
@@ -274,7 +312,7 @@ class Bracket:
         noise.disagree(one - two, explained)
         return LogRatio(
             mean=weight * one + (1 - weight) * two,
-            variance=variance + max(noise.wander, BETWEEN * max(0.0, excess)),
+            variance=variance + noise.hidden + max(noise.wander, BETWEEN * max(0.0, excess)),
             surprise=surprise,
         )
 
@@ -284,6 +322,6 @@ def pair_ratio(first: Sequence[StepRecord], second: Sequence[StepRecord], noise:
 
     Where the speed jumps inside a window only the stretches at the common edge count.
     """
-    end = stretches(without_slow(first), noise.sigma)[-1]
-    begin = stretches(without_slow(second), noise.sigma)[0]
+    end = stretches(without_slow(first), noise.local)[-1]
+    begin = stretches(without_slow(second), noise.local)[0]
     return stretch(end).level - stretch(begin).level

@@ -16,7 +16,7 @@ FAR = 2.0
 """Steps beyond this multiple of what is typical for their setting are charged as typical ones."""
 ADVANCE_STEPS = 200
 """A job is taken to last at least so many steps: what they may lose can be spent before them."""
-PLANNED = 0.85
+PLANNED = 0.7
 """Part of the budget that is planned with: the default's own step time is only known so well, and
 steps that are on their way when a trial is given up cost, too."""
 STOP_RATIO = 5.0

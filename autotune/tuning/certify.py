@@ -26,7 +26,7 @@ FEWEST_PAIRS = 6
 MOST_PAIRS = 48
 PAIRS_AFTER_PROOF = 2
 """Pairs read after the evidence suffices, at least."""
-PRECISE, MOST_STRETCHED = 0.017, 1.5
+PRECISE, MOST_STRETCHED = 0.017, 1.4
 """... and until the standard error of the gain is below this; that of large gains may be larger."""
 MOST_AFTER_PROOF = 40
 """... or until there are so many pairs."""
@@ -36,8 +36,9 @@ HUBER = 1.5
 """Robust standard deviations from the middle beyond which a pair counts less."""
 EFFECT_PRECISION = 0.25
 """Prior precision of the effect (mean over standard deviation of a pair): 2 is typical."""
-HABIT = 4
-"""From so many slow steps on they are a habit of the machine, and count in the claimed gain."""
+HABIT, CLEAR_HABIT = 4, 3.0
+"""From so many slow steps on they may be a habit of one of the settings, and count in the claimed
+gain if its pairs differ in them by so many standard errors."""
 SMALLEST_SPREAD = 1e-6
 LARGEST = 20.0
 """Largest log-ratio that is printed as a gain."""
@@ -228,14 +229,18 @@ class PairedTest:
         return Estimate(mean=min(max(mean + self._of_slow_steps(), low), high), low=low, high=high)
 
     def _of_slow_steps(self) -> float:
-        """Return what the slow steps add to the log-ratio, where they are a habit.
+        """Return what the slow steps add to the log-ratio, where they are a setting's habit.
 
-        A few of them are chance: counting them in would only add noise.
+        A few of them are chance, and so is what both settings have alike: counting that in would
+        only add noise.
         """
         if self._slow_default + self._slow_incumbent < HABIT:
             return 0.0
-        default, incumbent = np.mean(self._excess, axis=0)
-        return math.log1p(float(default)) - math.log1p(float(incumbent))
+        logs = np.log1p(np.asarray(self._excess))
+        differences = logs[:, 0] - logs[:, 1]
+        mean = float(differences.mean())
+        error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+        return mean if abs(mean) > CLEAR_HABIT * error else 0.0
 
     def certificate(self, trial_id: int) -> Certificate:
         """Return the result of the comparison for the incumbent ``trial_id``."""

@@ -124,6 +124,14 @@ def headroom_reason(bound: float) -> str:
     )
 
 
+def not_worth_reason(incumbent: Trial, gain: Gain, *, names: Collection[str]) -> str:
+    """Return why the best setting that was found is not even compared with the default."""
+    return (
+        f"default kept: the best other setting ({params_text(incumbent.params, names)}) is "
+        f"expected to gain too little to be worth a comparison: {gain_text(gain)}"
+    )
+
+
 def certify_text(incumbent: Trial, *, names: Collection[str], inert: Sequence[str]) -> str:
     """Return what is said when the paired comparison begins.
 

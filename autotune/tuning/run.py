@@ -39,6 +39,7 @@ from autotune.tuning.inforce import InForce
 from autotune.tuning.pairs import PairedWindows
 from autotune.tuning.records import StepRecord, TunerSettings
 from autotune.tuning.scoring import (
+    CORRELATED,
     MIN_WINDOW_US,
     SETTLE_STEPS,
     Reading,
@@ -335,7 +336,7 @@ class Run:
         """Variance of the reading of a whole trial."""
         count = self._window_steps
         own = self._noise.variance(count) + self._noise.variance(2 * DEFAULT_SHARE * count)
-        return own + self._noise.wander
+        return own + self._noise.wander + self._noise.hidden
 
     # ---- trials ---------------------------------------------------------------------------------
 
@@ -419,8 +420,7 @@ class Run:
             return
         self._attempt = None
         if attempt.trial is None:
-            gain = search.gain(attempt.params)
-            is_slower = attempt.was_cut and gain is not None and gain.high < 0
+            is_slower = attempt.was_cut and search.is_slower(attempt.params)
             state = TrialState.ABANDONED if is_slower else TrialState.COMPLETE
             self._report(search.add_trial(attempt.params, state=state))
         if search.needs_plan:
@@ -542,6 +542,12 @@ class Run:
     def _certify(self) -> None:
         search = self.search
         incumbent, self._inert = search.choose()
+        gain = search.gain(incumbent.params)
+        if incumbent.trial_id > 0 and gain is not None and gain.estimate < WORTH_HAVING:
+            reason = messages.not_worth_reason(incumbent, gain, names=self._names)
+            high = max(gain.high, 0.0)
+            self._finalise(search.trials[0], self._no_certificate(reason, bound=high))
+            return
         if incumbent.trial_id == 0:
             reason = f"none of {len(search.trials) - 1} other settings beat the default"
             self._finalise(incumbent, self._no_certificate(reason, bound=0.0))
@@ -563,7 +569,8 @@ class Run:
 
     def _clip(self, steps: int) -> float:
         """Return the log ratio that a pair of windows of ``steps`` steps has by noise at most."""
-        return max(SMALLEST_CLIP, CLIP_SIGMA * math.sqrt(2 * self._noise.variance(steps)))
+        variance = self._noise.local**2 * CORRELATED / steps
+        return max(SMALLEST_CLIP, CLIP_SIGMA * math.sqrt(2 * variance))
 
     def _next_window(self, pairs: PairedWindows) -> None:
         if (change := pairs.next_window()) is not None:

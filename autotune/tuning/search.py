@@ -30,7 +30,9 @@ from autotune.tuning.warmup import steps_per_sample, window_steps
 WORTH_LOOKING = 0.006
 """Exploring ends when the next trial is expected to gain less than this."""
 NOISE_PER_TRIAL = 10.0
-"""... or less than this part of one reading's noise: that much cannot be told apart anyway."""
+MOST_WORTH = 0.01
+"""... or less than this part of one reading's noise, which cannot be told apart anyway, up to this.
+"""
 WORTH_READING = 0.005
 """Further readings of the best settings end when another one is expected to gain less than this."""
 FEWEST_TRIALS = 6
@@ -38,7 +40,9 @@ FEWEST_REMEMBERED = 2
 """Trials, at least: of a search, and of one that begins with what an earlier job learned."""
 REREADS_KEPT = 4
 """Further readings of one setting tell the surrogate nothing that is worth their cost."""
-MOST_CONTENDER_READINGS = 3
+CONTENDER_READINGS, NOISE_READ = (2, 8), 0.02
+"""Further readings before the best setting is chosen: at most so many, one for each part of the
+noise."""
 NOISY = 0.05
 """Noise of a reading that says nothing about itself."""
 NOISE_RANGE = (0.003, 0.5)
@@ -50,9 +54,11 @@ BEYOND_DOUBT = 4.0
 """Standard deviations by which a setting is better than the default beyond doubt ..."""
 CONFIRMED = 2
 """... in so many readings of its own, at least."""
+SLOWER = 3.0
+"""Standard deviations by which a setting is slower than the default beyond noise."""
 WORTH_CONFIRMING = 2.0
 """Standard deviations above the default from which on a new best setting is read once more."""
-MOST_CONFIRMATIONS = 2
+MOST_CONFIRMATIONS = 1
 
 
 class Search:
@@ -146,6 +152,11 @@ class Search:
     def gain(self, params: CommParams) -> Gain | None:
         """Return the gain of a setting that was read, by all that is known; None: the default."""
         return None if params == self.space.default else gain_of(*self._posterior(params))
+
+    def is_slower(self, params: CommParams) -> bool:
+        """Return whether a setting that was read is slower than the default beyond noise."""
+        mean, std = self._posterior(params)
+        return mean < -SLOWER * std
 
     def score_of(self, gain: float) -> float:
         """Return a gain over the default as a score, bytes/us."""
@@ -257,7 +268,7 @@ class Search:
             step_us: Step time of the default.
         """
         trials = max(0, self._most - len(self.trials))
-        windows = 2 * (trials + MOST_CONTENDER_READINGS) + 2 * FEWEST_PAIRS
+        windows = 2 * (trials + CONTENDER_READINGS[1]) + 2 * FEWEST_PAIRS
         return windows * (window_steps(self._settings, step_us) + SETTLE_STEPS)
 
     @property
@@ -268,7 +279,7 @@ class Search:
         count, proposals = len(self.trials), self.plan.proposals
         if not proposals or count >= self._most:
             return True
-        worth = max(WORTH_LOOKING, self._optimizer.noise / NOISE_PER_TRIAL)
+        worth = min(max(WORTH_LOOKING, self.noise / NOISE_PER_TRIAL), MOST_WORTH)
         fewest = FEWEST_REMEMBERED if self.is_remembering else FEWEST_TRIALS
         return count >= fewest and proposals[0].improvement < worth
 
@@ -299,7 +310,8 @@ class Search:
 
     def contender(self) -> Trial | None:
         """Return a trial that is worth another reading before the best one is chosen, or None."""
-        if self._contender_readings >= MOST_CONTENDER_READINGS:
+        fewest, most = CONTENDER_READINGS
+        if self._contender_readings >= min(max(round(self.noise / NOISE_READ), fewest), most):
             return None
         for params, improvement in self._optimizer.rivals():
             if improvement < WORTH_READING:
