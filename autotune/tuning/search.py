@@ -46,6 +46,7 @@ noise."""
 NOISY = 0.05
 """Noise of a reading that says nothing about itself."""
 NOISE_RANGE = (0.003, 0.5)
+DIGITS = 6
 DEFAULT_VARIANCE = 1e-8
 NINETY = 1.81
 """Standard deviations on each side of a 90 % interval: Student's t with 10 degrees of freedom, as
@@ -159,12 +160,12 @@ class Search:
         return mean < -SLOWER * std
 
     def score_of(self, gain: float) -> float:
-        """Return a gain over the default as a score, bytes/us."""
-        return self._base_score * (1 + gain)
+        """Return a gain over the default as a score, bytes/us, to six digits."""
+        return float(f"{self._base_score * (1 + gain):.{DIGITS}g}")
 
     def add_default(self, score: float) -> Trial:
         """Add trial 0: the default, with the score that all others are put in proportion to."""
-        self._base_score = score
+        self._base_score = score = float(f"{score:.{DIGITS}g}")
         self._tell(self.space.default, LogRatio(mean=0.0, variance=DEFAULT_VARIANCE))
         trial = Trial(trial_id=0, params=self.space.default, score=score)
         self.trials.append(trial)

@@ -372,14 +372,15 @@ def test_scores_of_one_run_are_gains_over_one_default(finished):
     for seed in range(3):
         first, *others = finished("bowl", seed).trials
         for trial in others:
-            assert trial.score == pytest.approx(first.score * (1 + trial.gain.estimate))
+            assert trial.score == pytest.approx(first.score * (1 + trial.gain.estimate), rel=1e-5)
             assert trial.gain.low <= trial.gain.estimate <= trial.gain.high
 
 
 def test_the_last_score_is_that_of_all_its_readings(finished):
     run = finished("bowl")
     (certificate,) = run.of(Certificate)
-    assert run.finished.best.score == pytest.approx(run.trials[0].score * (1 + certificate.gain))
+    score = run.trials[0].score * (1 + certificate.gain)
+    assert run.finished.best.score == pytest.approx(score, rel=1e-5)
 
 
 def test_start_says_how_many_steps_are_needed(tuner):
