@@ -1,4 +1,4 @@
-"""The README's notebook cell: executed as a notebook, it tunes and leaves a log."""
+"""The documents' notebook cell: executed as a notebook, it tunes and leaves a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from e2e.commands import FAST, Commands
 from e2e.processes import whole_rows
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs/launchers.md").read_text(encoding="utf-8")
 SECOND_CELL = """
 from autotune.cli.formats import render
 from autotune.result import read_result
@@ -36,8 +36,8 @@ def notebook(*cells: str) -> str:
     return json.dumps({**document, "nbformat": 4, "nbformat_minor": 5})
 
 
-def test_the_readmes_cell_tunes_in_a_notebook(commands: Commands) -> None:
-    (cell,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_documents_cell_tunes_in_a_notebook(commands: Commands) -> None:
+    (cell,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     path = commands.folder / "tune.ipynb"
     path.write_text(notebook(cell, SECOND_CELL))
     settings = {name: text for name, text in FAST.items() if name != "HOROVOD_AUTOTUNE"}

@@ -1,63 +1,132 @@
-"""The README names every variable, option and command, and nothing that does not exist."""
+"""The documents name every variable, option and command, and nothing that does not exist."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from autotune.cli.formats import FORMATS
 from autotune.cli.main import _parser
+from autotune.space import PARAMETERS
 from horovod.runner.launch import make_parser
 from horovod.runner.options import OPTIONS
 from horovod.tuning.settings import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = (ROOT / "README.md", ROOT / "tests/README.md", ROOT / "experiments/digits/README.md")
+GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (
+    *GUIDES,
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "tests/README.md",
+    *sorted((ROOT / "experiments").glob("**/README.md")),
+)
+MOST_LINES = 150
+ELSEWHERE = {"HOROVOD_GPU_OPERATIONS"}
+"""Variables of the original Horovod that a document may name."""
 
 
-def test_every_variable_is_in_the_readme() -> None:
+def text_of(*paths: Path) -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchor(title: str) -> str:
+    """Return the anchor that GitHub gives a title."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+README = text_of(ROOT / "README.md")
+GUIDE = text_of(*GUIDES)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+
+
+def test_every_variable_is_in_the_table_of_settings() -> None:
     names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
-    assert names - set(re.findall(r"`(HOROVOD_\w+)`", README)) == set()
+    settings = text_of(ROOT / "docs/settings.md")
+    assert names - set(re.findall(r"`(HOROVOD_\w+)`", settings)) == set()
 
 
-def test_every_variable_in_the_readme_exists() -> None:
+@pytest.mark.parametrize("document", GUIDES, ids=name_of)
+def test_every_variable_that_is_named_exists(document: Path) -> None:
     names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
-    assert set(re.findall(r"HOROVOD_\w+", README)) - names == set()
+    assert set(re.findall(r"HOROVOD_\w*[A-Z]", text_of(document))) - names - ELSEWHERE == set()
 
 
 def test_every_option_of_the_settings_table_exists() -> None:
     known = set(make_parser().format_help().split()) | {"--no-stall-check"}
-    table = set(re.findall(r"\| `(--[\w-]+)` \|", README))
+    table = set(re.findall(r"\| `(--[\w-]+)` \|", text_of(ROOT / "docs/settings.md")))
     assert len(table) > 15
     assert table - known == set()
 
 
-def test_every_option_of_horovodrun_is_in_the_readme() -> None:
-    named = set(re.findall(r"`(-[^`]*)`", README))
+def test_every_option_of_horovodrun_is_named() -> None:
+    named = set(re.findall(r"`(-[^`]*)`", GUIDE))
     shown = [a.option_strings for a in make_parser()._actions if a.help != "==SUPPRESS=="]
     missing = [flags for flags in shown if flags and not named & set(flags)]
     assert missing == [["--stall-check"]]  # it is on anyway
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_linked_files_exist(document: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#:]+)\)", text_of(document))
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_linked_titles_exist(document: Path) -> None:
+    for target, title in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text_of(document)):
+        there = document.parent / target if target else document
+        titles = re.findall(r"^#+ (.*)$", text_of(there), re.MULTILINE)
+        assert title in map(anchor, titles)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_files_named_in_code_exist(document: Path) -> None:
+    rooms = r"(?:autotune|core|csrc|tests|examples|experiments|docs)"
+    named = re.findall(
+        rf"(?<![\w/.-])({rooms}/[\w/.-]*\w\.(?:py|cc|h|md|sh|yaml|ipynb))\b", text_of(document)
+    )
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_make_targets_exist(document: Path) -> None:
-    named = set(re.findall(r"\bmake ([a-z][a-z0-9-]+)", document.read_text(encoding="utf-8")))
-    targets = set(re.findall(r"^([a-z0-9 -]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert named - {word for line in targets for word in line.split()} == set()
+    named = set(
+        re.findall(
+            r"`make ([a-z][a-z0-9-]+)|^    make ([a-z][a-z0-9-]+)", text_of(document), re.MULTILINE
+        )
+    )
+    targets = set(re.findall(r"^([a-z0-9 -]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    known = {word for line in targets for word in line.split()}
+    assert {word for pair in named for word in pair if word} - known == set()
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    links = set(re.findall(r"\]\((docs/[^)#]+)\)", README))
+    assert {f"docs/{path.name}" for path in GUIDES[1:]} - links == set()
+
+
+def test_every_experiment_is_in_the_index_of_experiments() -> None:
+    links = set(re.findall(r"\]\(([^)#/]+)/README\.md\)", text_of(ROOT / "experiments/README.md")))
+    folders = {path.parent.name for path in (ROOT / "experiments").glob("*/README.md")}
+    assert folders - links == set()
 
 
 def test_every_format_is_in_the_table_of_formats() -> None:
-    table = README.split("| format | is | use |")[1].split("\n\n")[0]
+    table = text_of(ROOT / "docs/replay.md").split("| format | is | use |")[1].split("\n\n")[0]
     named = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in table.splitlines()[2:]]
     assert [name for names in named for name in names] == list(FORMATS)
 
@@ -72,6 +141,12 @@ def test_every_command_and_option_of_autotune_is_in_the_table_of_commands() -> N
     assert named <= set(autotune_parsers())
 
 
+@pytest.mark.parametrize("document", GUIDES, ids=name_of)
+def test_every_command_of_autotune_that_is_named_exists(document: Path) -> None:
+    named = set(re.findall(r"(?:`|^    )autotune ([a-z]+)", text_of(document), re.MULTILINE))
+    assert named <= set(autotune_parsers())
+
+
 def autotune_parsers() -> dict[str, argparse.ArgumentParser]:
     (tasks,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
     return dict(tasks.choices)
@@ -80,3 +155,60 @@ def autotune_parsers() -> dict[str, argparse.ArgumentParser]:
 def test_the_readme_names_six_files_to_read_first() -> None:
     section = README.split("## Read these six files first")[1].split("\n## ")[0]
     assert len(re.findall(r"^\d\. \[", section, re.MULTILINE)) == 6
+
+
+def test_the_concepts_define_every_parameter_with_its_default() -> None:
+    concepts = text_of(ROOT / "docs/concepts.md")
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", concepts, re.MULTILINE))
+    shown = {p.name: rows[p.name].strip().removesuffix(" MiB") for p in PARAMETERS}
+    scale = {p.name: 2**20 if p.unit == "bytes" else 1 for p in PARAMETERS}
+    defaults = {p.name: float(p.default) / scale[p.name] for p in PARAMETERS}
+    assert {name: float(text) for name, text in shown.items()} == defaults
+
+
+TERMS = (
+    "parameter,setting,fixed,inert,step,training step,exposed,warm-up,window,sample,score,bracket,"
+    "gain,trial,cost model,budget,incumbent,standing,certificate,pairs,regret,memory,drift,epoch"
+)
+
+
+@pytest.mark.parametrize("term", TERMS.split(","))
+def test_the_concepts_define_every_term(term: str) -> None:
+    bold = re.findall(r"\*\*([^*]+)\*\*", text_of(ROOT / "docs/concepts.md"))
+    assert term in [word.lower() for word in bold]
+
+
+def test_the_example_scripts_are_python() -> None:
+    scripts = sorted((ROOT / "examples").glob("**/*.py"))
+    assert scripts
+    for script in scripts:
+        ast.parse(text_of(script), filename=name_of(script))
+
+
+def test_the_notebook_is_the_cell_of_the_documents() -> None:
+    (cell,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs/launchers.md"), re.DOTALL)
+    notebook = json.loads(text_of(ROOT / "examples/tune.ipynb"))
+    code = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert "".join(code[0]["source"]) == cell.rstrip("\n")
+    assert all(not c["outputs"] for c in code)
+
+
+def test_the_manifest_is_an_mpi_job_whose_variables_exist() -> None:
+    manifest = yaml.safe_load(text_of(ROOT / "examples/mpijob.yaml"))
+    assert manifest["kind"] == "MPIJob"
+    launcher = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    names = {v.env for v in VARIABLES}
+    assert {entry["name"] for entry in launcher["env"]} <= names
+
+
+def test_every_example_is_named_in_the_documents() -> None:
+    files = [path for path in (ROOT / "examples").glob("**/*.*") if "__pycache__" not in path.parts]
+    linked = set(re.findall(r"\]\((?:\.\./)?(examples/[^)#]+)\)", GUIDE))
+    assert {name_of(path) for path in files} - linked == set()
+
+
+def test_every_place_in_the_contributing_guide_exists() -> None:
+    guide = text_of(ROOT / "CONTRIBUTING.md")
+    places = re.findall(r"^\d\. \[[^]]+\]\(([^)#]+)\)", guide, re.MULTILINE)
+    assert len(places) > 10
+    assert [path for path in places if not (ROOT / path).exists()] == []
