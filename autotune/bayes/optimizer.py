@@ -234,7 +234,9 @@ class BayesianOptimizer:
 
     def amend(self, index: int, log_ratio: float, variance: float | None = None) -> None:
         """Replace the reading that ``tell`` numbered ``index``: more is known about it now."""
-        self._told[index] = self._reading(self._told[index].params, log_ratio, variance)
+        known = self._told[index]
+        told = self._reading(known.params, log_ratio, variance)
+        self._told[index] = replace(told, is_hearsay=known.is_hearsay)
 
     def _reading(self, params: CommParams, log_ratio: float, variance: float | None) -> Told:
         known = self.noise**2 if variance is None else variance

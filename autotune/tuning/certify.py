@@ -26,6 +26,8 @@ FEWEST_PAIRS = 6
 MOST_PAIRS = 48
 PAIRS_AFTER_PROOF = 2
 """Pairs read after the evidence suffices, at least."""
+PRECISE_ENOUGH = 0.03
+"""... or below this, where an earlier job has read the gain before."""
 PRECISE, MOST_STRETCHED = 0.017, 1.4
 """... and until the standard error of the gain is below this; that of large gains may be larger."""
 MOST_AFTER_PROOF = 40
@@ -145,7 +147,9 @@ class PairedTest:
         alpha: Probability of certifying an incumbent that is not faster, at most.
     """
 
-    def __init__(self, alpha: float = ALPHA, *, clip: float = math.inf) -> None:
+    def __init__(
+        self, alpha: float = ALPHA, *, clip: float = math.inf, precise: float = PRECISE
+    ) -> None:
         """Start without a pair.
 
         Args:
@@ -153,10 +157,11 @@ class PairedTest:
             clip: Log-ratios beyond this count as this in the test, on both sides alike: what is
                 symmetric without a gain stays so, and a change of speed between the windows of a
                 pair cannot hide a gain. It must be known before the first pair.
+            precise: Standard error of the gain from which on a proven one is precise enough.
         """
         self.log_ratios: list[float] = []
         self.alpha = alpha
-        self._clip = clip
+        self._clip, self._precise = clip, precise
         self._low, self._high = -math.inf, math.inf
         self._is_not_faster = False
         self._proven_at: int | None = None
@@ -206,7 +211,7 @@ class PairedTest:
             return False
         if self._proven_at is not None:
             centre, error = middle(self.log_ratios)
-            is_precise = error * min(math.exp(centre), MOST_STRETCHED) <= PRECISE
+            is_precise = error * min(math.exp(centre), MOST_STRETCHED) <= self._precise
             enough = is_precise or self.pairs >= MOST_AFTER_PROOF
             is_over = self.pairs >= self._proven_at + PAIRS_AFTER_PROOF and enough
             return True if is_over or self.pairs >= MOST_PAIRS else None

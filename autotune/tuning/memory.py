@@ -2,7 +2,9 @@
 
 An earlier job's gains are told to the optimizer as readings that are worth little each: they say
 where to look, and a few readings of one's own outweigh them. The first trial is the earlier job's
-best setting; when a reading contradicts what is remembered of its setting, all of it is dropped.
+best setting. Other links and ranks make gains larger or smaller, but seldom another setting the
+best: what the first trial gains says by how much all that is remembered is to be taken larger or
+smaller, and where it gains next to nothing of what it did, all of it is dropped.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 DOUBT = 0.06
 """Standard deviation of a gain in this job, given that of an equal setting in one like it."""
-CONTRADICTION = 2.5
-"""Standard deviations between a reading and what is remembered that end the remembering."""
+LEAST_SHARE, CLEARLY = 0.45, 1.0
+"""What is remembered is dropped where its best setting gains less than this share of what it did,
+by so many standard errors."""
+SCALES = (0.2, 3.0)
 MOST_REMEMBERED = 24
 
 
@@ -65,7 +69,7 @@ class Recollection:
             mean = math.log(max(1 + trial.gain.estimate, 1e-3))
             ratios[params] = LogRatio(mean=mean, variance=DOUBT**2)
         best = moved(best, space)
-        if best == space.default or best not in ratios:
+        if best == space.default or best not in ratios or ratios[best].mean <= 0:
             return None
         nearest = sorted(ratios, key=lambda params: -ratios[params].mean)[:MOST_REMEMBERED]
         kept = {params: ratios[params] for params in nearest}
@@ -78,13 +82,16 @@ class Recollection:
             for params, ratio in self.ratios.items()
         }
 
-    def is_contradicted(self, params: CommParams, reading: LogRatio) -> bool:
-        """Return whether a reading of ``params`` in this job contradicts what is remembered."""
-        known = self.ratios.get(params)
-        if known is None:
-            return False
-        spread = math.sqrt(known.variance + reading.variance)
-        return abs(reading.mean - known.mean) > CONTRADICTION * spread
+    def is_contradicted(self, reading: LogRatio) -> bool:
+        """Return whether a reading of ``best`` in this job contradicts what is remembered."""
+        high = reading.mean + CLEARLY * math.sqrt(reading.variance)
+        return high < LEAST_SHARE * self.ratios[self.best].mean
+
+    def scale(self, reading: LogRatio) -> float:
+        """Return by what to multiply what is remembered, given a reading of ``best``."""
+        known = self.ratios[self.best].mean
+        low, high = SCALES
+        return min(max(reading.mean / known, low), high) if known > 0 else 1.0
 
 
 def moved(params: CommParams, space: SearchSpace) -> CommParams:

@@ -32,7 +32,13 @@ from autotune.trial import (
 from autotune.tuning import messages
 from autotune.tuning.brackets import Bracket, LogRatio, Noise
 from autotune.tuning.budget import STOP_RATIO, Account, price_steps
-from autotune.tuning.certify import ALPHA, PairedTest, no_certificate
+from autotune.tuning.certify import (
+    ALPHA,
+    PRECISE,
+    PRECISE_ENOUGH,
+    PairedTest,
+    no_certificate,
+)
 from autotune.tuning.changes import Line, Progress
 from autotune.tuning.events import Event, Plan
 from autotune.tuning.inforce import InForce
@@ -555,10 +561,11 @@ class Run:
         self._say(messages.certify_text(incumbent, names=self._names, inert=self._inert))
         self._default.window = None
         steps = max(1, math.ceil(PAIR_SHARE * self._window_steps))
+        precise = PRECISE_ENOUGH if search.is_remembering else PRECISE
         self._pairs = PairedWindows(
             search.trials[0],
             incumbent,
-            test=PairedTest(self._alpha, clip=self._clip(steps)),
+            test=PairedTest(self._alpha, clip=self._clip(steps), precise=precise),
             in_force=self._in_force,
             noise=self._noise,
             rng=self._rng,

@@ -36,8 +36,10 @@ MOST_WORTH = 0.01
 WORTH_READING = 0.005
 """Further readings of the best settings end when another one is expected to gain less than this."""
 FEWEST_TRIALS = 6
-FEWEST_REMEMBERED = 2
-"""Trials, at least: of a search, and of one that begins with what an earlier job learned."""
+"""Trials of a search, at least."""
+REMEMBERED_TRIALS, WORTH_LOOKING_BEYOND = 5, 0.015
+"""Trials of a search that remembers an earlier job, while that holds, at most; and the gain that
+another one has to promise: the default and what was best there may do."""
 REREADS_KEPT = 4
 """Further readings of one setting tell the surrogate nothing that is worth their cost."""
 CONTENDER_READINGS, NOISE_READ = (2, 8), 0.02
@@ -244,9 +246,15 @@ class Search:
     # ---- memory ---------------------------------------------------------------------------------
 
     def _see_whether_memory_holds(self, params: CommParams, reading: LogRatio) -> None:
-        """Drop what is remembered when a reading contradicts it."""
+        """Drop what is remembered, or put it in proportion, when its best setting was read."""
         memory = self._recollection
-        if memory is None or not memory.is_contradicted(params, reading):
+        if memory is None or params != memory.best or self._readings[params] > 1:
+            return
+        if not memory.is_contradicted(reading):
+            scale = memory.scale(reading)
+            for other, index in self._remembered.items():
+                ratio = memory.ratios[other]
+                self._optimizer.amend(index, scale * ratio.mean, ratio.variance)
             return
         for index in self._remembered.values():
             self._optimizer.forget(index)
@@ -280,9 +288,12 @@ class Search:
         count, proposals = len(self.trials), self.plan.proposals
         if not proposals or count >= self._most:
             return True
+        if self.is_remembering:
+            is_read = self._remembered_first() is None
+            is_worth_it = proposals[0].improvement >= WORTH_LOOKING_BEYOND
+            return is_read and (count >= REMEMBERED_TRIALS or not is_worth_it)
         worth = min(max(WORTH_LOOKING, self.noise / NOISE_PER_TRIAL), MOST_WORTH)
-        fewest = FEWEST_REMEMBERED if self.is_remembering else FEWEST_TRIALS
-        return count >= fewest and proposals[0].improvement < worth
+        return count >= FEWEST_TRIALS and proposals[0].improvement < worth
 
     @property
     def needs_plan(self) -> bool:
@@ -312,6 +323,8 @@ class Search:
     def contender(self) -> Trial | None:
         """Return a trial that is worth another reading before the best one is chosen, or None."""
         fewest, most = CONTENDER_READINGS
+        if self.is_remembering:
+            return None
         if self._contender_readings >= min(max(round(self.noise / NOISE_READ), fewest), most):
             return None
         for params, improvement in self._optimizer.rivals():
@@ -329,7 +342,7 @@ class Search:
 
         None: it has no such parameter, or that setting was tried already.
         """
-        if self._is_simplified or self.best.trial_id == 0:
+        if self._is_simplified or self.is_remembering or self.best.trial_id == 0:
             return None
         self._is_simplified = True
         params = self._optimizer.simplified(self.best.params).params

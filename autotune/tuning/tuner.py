@@ -161,6 +161,8 @@ class Tuner:
         self._operations, self._is_length_told = operations, False
         memory = self._recollection(operations, start)
         self._run = self._new_run(operations, memory)
+        if memory is not None:
+            self._warmup.shorten()
         if isinstance(start, Resume):
             self._run.search.carry_over(start)
         if self._space.size == 1:

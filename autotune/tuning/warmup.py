@@ -68,14 +68,21 @@ class Warmup:
         self._steps = steps_per_sample(settings)
         self._window = self._new_window()
         self._times: list[float] = []
+        self._is_short = False
         self._silence_us, self._until_news_us = FIRST_NEWS_US, FIRST_NEWS_US
         self.latest: list[Window] = []
+
+    def shorten(self) -> None:
+        """Wait for one window only: where to search is known already."""
+        self._is_short = True
 
     @property
     def is_over(self) -> bool:
         """Whether enough windows were thrown away."""
         if self._wanted is not None:
             return len(self._times) >= self._wanted
+        if self._is_short:
+            return len(self._times) >= 1
         return len(self._times) >= MOST_WINDOWS or is_stationary(self._times)
 
     @property
