@@ -51,6 +51,16 @@ struct Params {
   bool hierarchical_allgather = false;
 };
 
+// Calls `visit(name, unit, member)` for every field.
+template <typename Visit>
+void visit_params(Visit&& visit) {
+  visit("fusion_threshold_bytes", "bytes", &Params::fusion_threshold_bytes);
+  visit("cycle_time_ms", "ms", &Params::cycle_time_ms);
+  visit("cache_capacity", "entries", &Params::cache_capacity);
+  visit("hierarchical_allreduce", "0 or 1", &Params::hierarchical_allreduce);
+  visit("hierarchical_allgather", "0 or 1", &Params::hierarchical_allgather);
+}
+
 size_t size_of(DataType type);
 
 const char* name_of(Operation operation);

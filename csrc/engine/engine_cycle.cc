@@ -216,12 +216,8 @@ TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
 TensorEntry* Engine::zeros_for(const Response& response, const ResponseItem& item) {
   TensorEntry& entry = zero_entries_.emplace_back();
   Request& request = entry.request.edit();
+  static_cast<OperationKind&>(request) = response;
   request.name = item.name;
-  request.operation = response.operation;
-  request.dtype = response.dtype;
-  request.wire_type = response.wire_type;
-  request.on_device = response.on_device;
-  request.reduce_op = response.reduce_op;
   request.shape = {item.count};
   if (response.on_device) return &entry;  // its memory is made when it is used
   zeros_.emplace_back(static_cast<size_t>(entry.request->bytes()), '\0');

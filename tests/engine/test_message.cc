@@ -1,5 +1,8 @@
 #include "engine/operation/message.h"
 
+#include <optional>
+#include <type_traits>
+
 #include "check.h"
 #include "common/errors.h"
 #include "returning.h"
@@ -46,6 +49,35 @@ TEST(who_shares_a_request_does_not_see_it_edited) {
   SharedRequest none;
   none.edit().name = "new";
   CHECK_EQUAL(none->name, "new");
+}
+
+TEST(every_field_of_a_kind_is_compared_and_survives_encoding) {
+  const auto other = [](auto value) {
+    using T = decltype(value);
+    if constexpr (std::is_same_v<T, std::optional<DataType>>) {
+      return T{DataType::float16};
+    } else if constexpr (std::is_enum_v<T>) {
+      return static_cast<T>(static_cast<int>(value) + 1);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return !value;
+    } else {
+      return static_cast<T>(value + 1);
+    }
+  };
+  const OperationKind usual;
+  visit_fields([&](const char*, auto member, AgreedBy) {
+    OperationKind changed;
+    changed.*member = other(usual.*member);
+    CHECK(changed != usual);
+    RequestList requests;
+    ResponseList responses;
+    static_cast<OperationKind&>(requests.requests.emplace_back()) = changed;
+    static_cast<OperationKind&>(responses.responses.emplace_back()) = changed;
+    const RequestList heard = decode_request_list(encode(requests));
+    const ResponseList answered = decode_response_list(encode(responses));
+    CHECK(static_cast<const OperationKind&>(heard.requests[0]) == changed);
+    CHECK(static_cast<const OperationKind&>(answered.responses[0]) == changed);
+  });
 }
 
 TEST(a_request_list_survives_encoding) {

@@ -13,11 +13,8 @@ bool can_fuse(const Response& response) {
 }
 
 bool same_kind(const FusionCandidate& one, const FusionCandidate& other) {
-  const Response &a = *one.response, &b = *other.response;
-  return one.step == other.step && one.group == other.group && a.process_set == b.process_set &&
-         a.operation == b.operation && a.dtype == b.dtype && a.wire_type == b.wire_type &&
-         a.on_device == b.on_device && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
-         a.postscale == b.postscale;
+  const OperationKind& kind = *one.response;
+  return one.step == other.step && one.group == other.group && kind == *other.response;
 }
 
 }  // namespace

@@ -17,9 +17,8 @@ struct FusionCandidate {
 };
 
 // Groups of indices into `candidates`, in order of their first member. Members of a group agree in
-// process set, operation, data type, reduction, scales, step and group, and their bytes sum to at
-// most `threshold_bytes` (a single member may be larger). Only allreduce, allgather and
-// reducescatter fuse; errors and threshold 0 never do.
+// kind, step and group, and their bytes sum to at most `threshold_bytes` (a single member may be
+// larger). Only allreduce, allgather and reducescatter fuse; errors and threshold 0 never do.
 //
 // In memory that is used again.
 class FusionPlan {

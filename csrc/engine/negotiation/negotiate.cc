@@ -15,14 +15,28 @@ struct Difference {
   std::string other;
 };
 
-std::string number(double value) {
+std::string text_of(Operation operation) { return name_of(operation); }
+std::string text_of(ReduceOp op) { return name_of(op); }
+std::string text_of(DataType type) { return name_of(type); }
+std::string text_of(const std::optional<DataType>& type) { return type ? name_of(*type) : "none"; }
+std::string text_of(bool on_device) { return on_device ? "GPU" : "CPU"; }
+std::string text_of(int32_t number) { return std::to_string(number); }
+std::string text_of(double number) {
   std::ostringstream text;
-  text << std::setprecision(17) << value;
+  text << std::setprecision(17) << number;
   return text.str();
 }
 
-bool is_reduction(const Request& request) {
-  return request.operation == Operation::allreduce || request.operation == Operation::reducescatter;
+bool has_to_agree(AgreedBy by, Operation operation) {
+  switch (by) {
+    case AgreedBy::all:
+      return true;
+    case AgreedBy::reductions:
+      return operation == Operation::allreduce || operation == Operation::reducescatter;
+    case AgreedBy::broadcasts:
+      return operation == Operation::broadcast;
+  }
+  return true;
 }
 
 // Operations whose tensors may differ in the first dimension.
@@ -50,33 +64,14 @@ Difference compare_shapes(const Request& a, const Request& b) {
   return {"shape after the first dimension", to_string(a.shape), to_string(b.shape)};
 }
 
-std::string device_of(const Request& request) { return request.on_device ? "GPU" : "CPU"; }
-
-std::string wire_of(const Request& request) {
-  return request.wire_type ? name_of(*request.wire_type) : "none";
-}
-
 // What differs between two ranks' requests for one name; what == "" when nothing does.
 Difference compare(const Request& a, const Request& b) {
-  if (a.operation != b.operation) return {"operation", name_of(a.operation), name_of(b.operation)};
-  if (a.dtype != b.dtype) return {"data type", name_of(a.dtype), name_of(b.dtype)};
-  if (a.on_device != b.on_device) return {"device", device_of(a), device_of(b)};
-  if (a.wire_type != b.wire_type) return {"compression", wire_of(a), wire_of(b)};
-  const Difference difference = compare_shapes(a, b);
-  if (!difference.what.empty()) return difference;
-  if (is_reduction(a) && a.reduce_op != b.reduce_op) {
-    return {"reduce op", name_of(a.reduce_op), name_of(b.reduce_op)};
-  }
-  if (is_reduction(a) && a.prescale != b.prescale) {
-    return {"prescale factor", number(a.prescale), number(b.prescale)};
-  }
-  if (is_reduction(a) && a.postscale != b.postscale) {
-    return {"postscale factor", number(a.postscale), number(b.postscale)};
-  }
-  if (a.operation == Operation::broadcast && a.root_rank != b.root_rank) {
-    return {"root rank", std::to_string(a.root_rank), std::to_string(b.root_rank)};
-  }
-  return {};
+  Difference found;
+  visit_fields([&](const char* name, auto member, AgreedBy by) {
+    if (!found.what.empty() || a.*member == b.*member || !has_to_agree(by, a.operation)) return;
+    found = {name, text_of(a.*member), text_of(b.*member)};
+  });
+  return found.what.empty() ? compare_shapes(a, b) : found;
 }
 
 std::string mismatch_text(const Announced& first, const Announced& other,
@@ -112,27 +107,13 @@ std::string check(const std::vector<Announced>& announced, const std::vector<int
   return "";
 }
 
-// What a request asks for, without its tensor.
-Response response_to(const Request& request) {
-  Response response;
-  response.operation = request.operation;
-  response.dtype = request.dtype;
-  response.wire_type = request.wire_type;
-  response.on_device = request.on_device;
-  response.reduce_op = request.reduce_op;
-  response.root_rank = request.root_rank;
-  response.prescale = request.prescale;
-  response.postscale = request.postscale;
-  response.process_set = request.process_set;
-  return response;
-}
-
 }  // namespace
 
 Response negotiate(const std::vector<Announced>& announced, const std::vector<int>& joined,
                    int size) {
   const Request& first = *announced[0].request;
-  Response response = response_to(first);
+  Response response;
+  static_cast<OperationKind&>(response) = first;
   response.error = check(announced, joined, size);
   ResponseItem item;
   item.name = first.name;

@@ -36,9 +36,13 @@ class Reader {
  public:
   explicit Reader(const std::string& bytes) : bytes_(bytes) {}
   template <typename T>
+  void get(T& value) {
+    std::memcpy(&value, take(sizeof value), sizeof value);
+  }
+  template <typename T>
   T get() {
     T value;
-    std::memcpy(&value, take(sizeof value), sizeof value);
+    get(value);
     return value;
   }
   std::string get_text() {
@@ -51,12 +55,6 @@ class Reader {
     const char* const bytes = take(count * sizeof(T));
     values.resize(count);
     if (count) std::memcpy(values.data(), bytes, count * sizeof(T));
-  }
-  template <typename T>
-  std::vector<T> get_numbers() {
-    std::vector<T> values;
-    get_numbers(values);
-    return values;
   }
   // Of things that take at least `bytes` each: the number that follows, if there is room for them.
   uint32_t get_count(size_t bytes) {
@@ -78,39 +76,31 @@ class Reader {
   size_t position_ = 0;
 };
 
+void put_kind(Writer& out, const OperationKind& kind) {
+  visit_fields([&](const char*, auto member, AgreedBy) { out.put(kind.*member); });
+}
+
+void get_kind(Reader& in, OperationKind& kind) {
+  visit_fields([&](const char*, auto member, AgreedBy) { in.get(kind.*member); });
+}
+
 void put_request(Writer& out, const Request& request) {
+  put_kind(out, request);
   out.put_text(request.name);
-  out.put(request.operation);
-  out.put(request.dtype);
-  out.put(request.wire_type);
-  out.put(request.on_device);
-  out.put(request.reduce_op);
-  out.put(request.root_rank);
-  out.put(request.prescale);
-  out.put(request.postscale);
   out.put_numbers(request.shape);
   out.put(request.cacheable);
-  out.put(request.process_set);
   out.put_numbers(request.splits);
   out.put(request.group);
 }
 
 Request get_request(Reader& in) {
   Request request;
+  get_kind(in, request);
   request.name = in.get_text();
-  request.operation = in.get<Operation>();
-  request.dtype = in.get<DataType>();
-  request.wire_type = in.get<std::optional<DataType>>();
-  request.on_device = in.get<bool>();
-  request.reduce_op = in.get<ReduceOp>();
-  request.root_rank = in.get<int32_t>();
-  request.prescale = in.get<double>();
-  request.postscale = in.get<double>();
-  request.shape = in.get_numbers<int64_t>();
-  request.cacheable = in.get<bool>();
-  request.process_set = in.get<int32_t>();
-  request.splits = in.get_numbers<int64_t>();
-  request.group = in.get<uint64_t>();
+  in.get_numbers(request.shape);
+  in.get(request.cacheable);
+  in.get_numbers(request.splits);
+  in.get(request.group);
   return request;
 }
 
@@ -128,25 +118,17 @@ void put_item(Writer& out, const ResponseItem& item) {
 
 ResponseItem get_item(Reader& in) {
   ResponseItem item;
-  item.cache_slot = in.get<int64_t>();
-  item.from_cache = in.get<bool>();
+  in.get(item.cache_slot);
+  in.get(item.from_cache);
   if (item.from_cache) return item;
   item.name = in.get_text();
-  item.rows = in.get_numbers<int64_t>();
-  item.count = in.get<int64_t>();
+  in.get_numbers(item.rows);
+  in.get(item.count);
   return item;
 }
 
 void put_response(Writer& out, const Response& response) {
-  out.put(response.operation);
-  out.put(response.dtype);
-  out.put(response.wire_type);
-  out.put(response.on_device);
-  out.put(response.reduce_op);
-  out.put(response.root_rank);
-  out.put(response.prescale);
-  out.put(response.postscale);
-  out.put(response.process_set);
+  put_kind(out, response);
   out.put(response.step);
   out.put(response.check);
   out.put_text(response.error);
@@ -156,17 +138,9 @@ void put_response(Writer& out, const Response& response) {
 
 // Into `response`, an empty one.
 Response get_response(Reader& in, Response response) {
-  response.operation = in.get<Operation>();
-  response.dtype = in.get<DataType>();
-  response.wire_type = in.get<std::optional<DataType>>();
-  response.on_device = in.get<bool>();
-  response.reduce_op = in.get<ReduceOp>();
-  response.root_rank = in.get<int32_t>();
-  response.prescale = in.get<double>();
-  response.postscale = in.get<double>();
-  response.process_set = in.get<int32_t>();
-  response.step = in.get<int64_t>();
-  response.check = in.get<int32_t>();
+  get_kind(in, response);
+  in.get(response.step);
+  in.get(response.check);
   response.error = in.get_text();
   const uint32_t count = in.get_count(least_item_bytes);
   response.items.reserve(count);
@@ -177,22 +151,14 @@ Response get_response(Reader& in, Response response) {
 void put_change(Writer& out, const ParamsChange& change) {
   out.put(change.epoch);
   out.put(change.first_step);
-  out.put(change.params.fusion_threshold_bytes);
-  out.put(change.params.cycle_time_ms);
-  out.put(change.params.cache_capacity);
-  out.put(change.params.hierarchical_allreduce);
-  out.put(change.params.hierarchical_allgather);
+  visit_params([&](const char*, const char*, auto member) { out.put(change.params.*member); });
 }
 
 ParamsChange get_change(Reader& in) {
   ParamsChange change;
-  change.epoch = in.get<uint64_t>();
-  change.first_step = in.get<int64_t>();
-  change.params.fusion_threshold_bytes = in.get<int64_t>();
-  change.params.cycle_time_ms = in.get<double>();
-  change.params.cache_capacity = in.get<int64_t>();
-  change.params.hierarchical_allreduce = in.get<bool>();
-  change.params.hierarchical_allgather = in.get<bool>();
+  in.get(change.epoch);
+  in.get(change.first_step);
+  visit_params([&](const char*, const char*, auto member) { in.get(change.params.*member); });
   return change;
 }
 
@@ -245,12 +211,16 @@ NameKey SharedRequest::key() const {
   return {name, body_->name_hash};
 }
 
+bool operator==(const OperationKind& one, const OperationKind& other) {
+  bool equal = true;
+  visit_fields(
+      [&](const char*, auto member, AgreedBy) { equal = equal && one.*member == other.*member; });
+  return equal;
+}
+
 bool same_request(const Request& request, const Request& known) {
-  return request.operation == known.operation && request.dtype == known.dtype &&
-         request.wire_type == known.wire_type && request.on_device == known.on_device &&
-         request.reduce_op == known.reduce_op && request.root_rank == known.root_rank &&
-         request.prescale == known.prescale && request.postscale == known.postscale &&
-         request.shape == known.shape && request.splits == known.splits &&
+  const OperationKind& kind = request;
+  return kind == known && request.shape == known.shape && request.splits == known.splits &&
          request.group == known.group;
 }
 
@@ -301,9 +271,9 @@ void encode(const RequestList& list, std::string& bytes) {
 
 void decode(const std::string& bytes, RequestList& list) {
   Reader in(bytes);
-  list.step = in.get<int64_t>();
-  list.processed = in.get<uint64_t>();
-  list.shutdown = in.get<bool>();
+  in.get(list.step);
+  in.get(list.processed);
+  in.get(list.shutdown);
   in.get_numbers(list.hit_bits);
   const auto count = in.get<uint32_t>();
   list.requests.clear();
@@ -329,7 +299,7 @@ ResponseList decode(const std::string& bytes, ResponsePool& pool) {
   ResponseList list = pool.take_list();
   if (in.get<bool>()) list.change = get_change(in);
   in.get_numbers(list.evicted_slots);
-  list.shutdown = in.get<bool>();
+  in.get(list.shutdown);
   list.shutdown_reason = in.get_text();
   const auto count = in.get<uint32_t>();
   for (uint32_t i = 0; i < count; ++i) list.responses.push_back(get_response(in, pool.take()));

@@ -21,20 +21,52 @@
 
 namespace autotune {
 
-struct Request {
-  std::string name;  // full name, see complete_name
+// What an operation does, whatever its tensors are: the part that the ranks' requests and the
+// response to them have in common. `visit_fields` lists its fields for all who encode, compare or
+// print them.
+struct OperationKind {
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
+  bool on_device = false;  // in the memory of a GPU
   // An allreduce of float32 on a GPU may travel in a shorter float type; none: as it is.
   std::optional<DataType> wire_type;
-  bool on_device = false;  // in the memory of a GPU
   ReduceOp reduce_op = ReduceOp::sum;
-  int32_t root_rank = 0;  // global rank
   double prescale = 1.0;
   double postscale = 1.0;
-  Shape shape;            // add_process_set: the ranks; remove_process_set: the id
-  bool cacheable = true;  // false for generated names: they never come back
+  // Global rank: the root of a broadcast; in a response to a join, the rank that joined last. For
+  // process sets: the id of the one that is made or removed.
+  int32_t root_rank = 0;
   int32_t process_set = 0;
+};
+
+bool operator==(const OperationKind& one, const OperationKind& other);
+inline bool operator!=(const OperationKind& one, const OperationKind& other) {
+  return !(one == other);
+}
+
+// Which operations' ranks have to agree in a field.
+enum class AgreedBy { all, reductions, broadcasts };
+
+// Calls `visit(name, member, agreed_by)` for every field, in the order in which ranks are compared.
+// `name` is for people.
+template <typename Visit>
+void visit_fields(Visit&& visit) {
+  using Kind = OperationKind;
+  visit("operation", &Kind::operation, AgreedBy::all);
+  visit("data type", &Kind::dtype, AgreedBy::all);
+  visit("device", &Kind::on_device, AgreedBy::all);
+  visit("compression", &Kind::wire_type, AgreedBy::all);
+  visit("reduce op", &Kind::reduce_op, AgreedBy::reductions);
+  visit("prescale factor", &Kind::prescale, AgreedBy::reductions);
+  visit("postscale factor", &Kind::postscale, AgreedBy::reductions);
+  visit("root rank", &Kind::root_rank, AgreedBy::broadcasts);
+  visit("process set", &Kind::process_set, AgreedBy::all);
+}
+
+struct Request : OperationKind {
+  std::string name;             // full name, see complete_name
+  Shape shape;                  // add_process_set: the ranks; remove_process_set: the id
+  bool cacheable = true;        // false for generated names: they never come back
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
   uint64_t group = 0;           // not 0: fuses only with requests of the same group
 
@@ -45,6 +77,7 @@ struct Request {
     return count() * static_cast<int64_t>(size_of(wire_type.value_or(dtype)));
   }
 };
+bool operator==(const Request&, const Request&) = delete;  // its kind's says less
 
 // Make a script's name the full name by which the ranks know a request: with the process set's id
 // where that is not 0. Throws InvalidRequest.
@@ -102,7 +135,7 @@ class SharedRequest {
   std::shared_ptr<Body> body_;
 };
 
-// True when `request` needs no new negotiation given that `known` was agreed: all fields equal.
+// True when `request` needs no new negotiation given that `known`, of the same name, was agreed.
 bool same_request(const Request& request, const Request& known);
 
 struct RequestList {
@@ -130,23 +163,13 @@ struct ResponseItem {
   int64_t count = -1;
 };
 
-struct Response {
-  Operation operation = Operation::allreduce;
-  DataType dtype = DataType::float32;
-  std::optional<DataType> wire_type;
-  bool on_device = false;
-  ReduceOp reduce_op = ReduceOp::sum;
-  // Global rank: root of a broadcast, last one of a join. Or id of the set that was made or
-  // removed.
-  int32_t root_rank = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  int32_t process_set = 0;
+struct Response : OperationKind {
   int64_t step = 0;    // join: the newest training step of all ranks
-  int32_t check = -1;  // the item whose result is to be checked (result_check.h); -1: none
+  int32_t check = -1;  // the item whose result is to be checked (execute/result_check.h); -1: none
   std::vector<ResponseItem> items;
   std::string error;  // not empty: the operation fails with this text on every rank
 };
+bool operator==(const Response&, const Response&) = delete;  // its kind's says less
 
 struct ParamsChange {
   uint64_t epoch = 0;

@@ -41,6 +41,14 @@ const char* operation_name(const Response& response) {
   return negotiate_name(response.operation, response.reduce_op) + sizeof "NEGOTIATE";
 }
 
+std::string json_number(bool value) { return value ? "true" : "false"; }
+std::string json_number(int64_t value) { return std::to_string(value); }
+std::string json_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
 // An agreement alone: it ends with its negotiation.
 bool is_agreement(const Response& response) {
   return !moves_data(response.operation) && response.error.empty();
@@ -140,17 +148,11 @@ void Timeline::params_changed(uint64_t epoch, const Params& params) {
 }
 
 void Timeline::push_params(uint64_t epoch, const Params& params) {
-  char text[256];
-  std::snprintf(text, sizeof text,
-                "{\"epoch\": %llu, \"fusion_threshold_bytes\": %lld, \"cycle_time_ms\": %.9g, "
-                "\"cache_capacity\": %lld, \"hierarchical_allreduce\": %s, "
-                "\"hierarchical_allgather\": %s}",
-                static_cast<unsigned long long>(epoch),
-                static_cast<long long>(params.fusion_threshold_bytes), params.cycle_time_ms,
-                static_cast<long long>(params.cache_capacity),
-                params.hierarchical_allreduce ? "true" : "false",
-                params.hierarchical_allgather ? "true" : "false");
-  push_text(RecordKind::params, job_track, text);
+  std::string text = "{\"epoch\": " + std::to_string(epoch);
+  visit_params([&](const char* name, const char*, auto member) {
+    text += std::string(", \"") + name + "\": " + json_number(params.*member);
+  });
+  push_text(RecordKind::params, job_track, text + "}");
 }
 
 void Timeline::announced(const Request& request, int rank) {
