@@ -5,7 +5,7 @@
 #include "check.h"
 #include "device_fixture.h"
 #include "device_values.h"
-#include "engine/execute/rows.h"
+#include "engine/execute/layout.h"
 
 using namespace autotune;
 

@@ -1,10 +1,14 @@
 #include "engine/execute/device_executor.h"
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <numeric>
+#include <thread>
 
-#include "engine/execute/rows.h"
-#include "engine/operation/counters.h"
+#include "comm/choose_device.h"
+#include "common/errors.h"
+#include "common/log.h"
 
 namespace autotune {
 
@@ -16,8 +20,6 @@ namespace {
 constexpr int64_t in_place_bytes = 2 << 20;
 // Tensors begin at whole words of this many bytes in the buffer, so that they are copied in those.
 constexpr int64_t alignment = 16;
-
-int64_t aligned(int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 bool is_float(DataType type) {
   return type == DataType::float16 || type == DataType::bfloat16 || type == DataType::float32 ||
@@ -50,11 +52,28 @@ DeviceExecutor::Reduction DeviceExecutor::reduction_of(const Response& response,
   return how;
 }
 
-void DeviceExecutor::run(const Work& work, const std::vector<int>& ranks,
-                         DeviceCommunicator& communicator) {
+DeviceCommunicator& DeviceExecutor::connect(int32_t id, const Members& set, bool hierarchical) {
+  Connected& connected = connected_[id];
+  const Communicators& host = set.communicators;
+  if (!connected.flat) {
+    Activity activity(job_timeline_, "INIT_NCCL");
+    connected.flat = backend_.connect(host.plain.get(), set.on_wait);
+  }
+  if (!hierarchical || !host.hierarchical) return *connected.flat;
+  if (!connected.hierarchical) {
+    connected.hierarchical = choose_two_levels(*connected.flat, host.host_of_rank);
+  }
+  return connected.hierarchical ? *connected.hierarchical : *connected.flat;
+}
+
+void DeviceExecutor::run(const Work& work, const Members& set, const Params& params) {
   const Response& response = *work.response;
   const Entries& entries = work.entries;
-  timeline_.begin(timeline_.wanted() && !busy());
+  const auto use = device_.use();
+  DeviceCommunicator& communicator =
+      connect(response.process_set, set,
+              params.hierarchical_allreduce && response.operation == Operation::allreduce);
+  timeline_.begin(timeline_.wanted() && !has_work());
   wait_for_inputs(entries);
   switch (response.operation) {
     case Operation::allreduce:
@@ -69,11 +88,9 @@ void DeviceExecutor::run(const Work& work, const std::vector<int>& ranks,
     case Operation::alltoall:
       alltoall(response, *entries[0], communicator);
       break;
-    case Operation::broadcast: {
-      const auto found = std::find(ranks.begin(), ranks.end(), response.root_rank);
-      broadcast(*entries[0], static_cast<int>(found - ranks.begin()), communicator);
+    case Operation::broadcast:
+      broadcast(*entries[0], set.place_of(response.root_rank), communicator);
       break;
-    }
     default:
       break;
   }
@@ -87,8 +104,54 @@ void DeviceExecutor::run(const Work& work, const std::vector<int>& ranks,
 }
 
 bool DeviceExecutor::busy() {
+  for (const auto& [id, connected] : connected_) {
+    for (const auto* each : {&connected.flat, &connected.hierarchical}) {
+      const std::string failure = *each ? (*each)->failure() : "";
+      if (!failure.empty()) throw EngineError(failure);
+    }
+  }
+  return has_work();
+}
+
+bool DeviceExecutor::has_work() {
   if (last_ && device_.is_complete(*last_)) last_ = nullptr;
   return last_ != nullptr;
+}
+
+void DeviceExecutor::close(bool failed) {
+  std::unique_ptr<DeviceUse> use;
+  try {
+    use = device_.use();
+    if (!failed) failed = !idle_within(std::chrono::seconds(5));
+  } catch (const EngineError& error) {  // of a GPU that is lost: no reason to wait for others
+    log(LogLevel::error, error.what());
+    failed = true;
+  }
+  bool aborted = false;
+  for (auto& [id, connected] : connected_) {  // all, before one is waited for
+    for (const auto* each : {&connected.hierarchical, &connected.flat}) {
+      if (!failed || !*each) continue;
+      (*each)->abort();
+      aborted = true;
+    }
+  }
+  connected_.clear();
+  try {
+    // Copies behind the collectives may still write to tensors, which the script gets back now.
+    if (aborted) idle_within(std::chrono::seconds(1));
+    free_buffer();
+  } catch (const EngineError& error) {
+    log(LogLevel::error, error.what());
+  }
+}
+
+bool DeviceExecutor::idle_within(std::chrono::seconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  while (has_work()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 // The last event of a stream stands for those before it.
@@ -115,32 +178,32 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
   const auto item = static_cast<int64_t>(size_of(how.type));
   const bool converts = how.type != response.dtype;
   const bool scales_after = how.postscale != 1.0 || how.divisor != 1;
-  const auto packed = [&](const TensorEntry& entry) {  // alike on all ranks
-    return converts || (entries.size() > 1 && entry.request->bytes() < in_place_bytes);
-  };
-  int64_t packed_bytes = 0;
-  for (const TensorEntry* entry : entries) {
-    if (packed(*entry)) packed_bytes += aligned(entry->request->count() * item);
-  }
+  // Alike on all ranks.
+  const int64_t limit_bytes = converts             ? std::numeric_limits<int64_t>::max()
+                              : entries.size() > 1 ? in_place_bytes
+                                                   : 0;
+  const int64_t packed_bytes = pack_offsets(entries, limit_bytes, item, alignment, offsets_);
   char* const buffer = reserve(packed_bytes);
   before_.clear();
   after_.clear();
   spans_.clear();
-  char* next = buffer;
-  for (const TensorEntry* entry : entries) {
-    const int64_t count = entry->request->count();
-    const bool is_packed = packed(*entry);
-    const void* input = entry->input;
-    void* output = entry->output;
-    if (is_zeros(*entry)) {
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const TensorEntry& entry = *entries[i];
+    const int64_t count = entry.request->count();
+    const bool is_packed = offsets_[i] >= 0;
+    char* const place = is_packed ? buffer + offsets_[i] : nullptr;
+    const void* input = entry.input;
+    void* output = entry.output;
+    if (is_zeros(entry)) {
       if (is_packed) {
-        device_.clear(next, count * item);
+        device_.clear(place, count * item);
       } else {
         input = output = zeros(count * item);
       }
     } else if (is_packed) {
-      before_.push_back({input, next, count, response.dtype, how.type, response.prescale, 1});
-      after_.push_back({next, output, count, how.type, response.dtype, how.postscale, how.divisor});
+      before_.push_back({input, place, count, response.dtype, how.type, response.prescale, 1});
+      after_.push_back(
+          {place, output, count, how.type, response.dtype, how.postscale, how.divisor});
     } else {
       if (response.prescale != 1.0) {
         before_.push_back({input, output, count, how.type, how.type, response.prescale, 1});
@@ -150,11 +213,7 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
         after_.push_back({output, output, count, how.type, how.type, how.postscale, how.divisor});
       }
     }
-    if (is_packed) {
-      next += aligned(count * item);
-    } else {
-      spans_.push_back({input, output, count});
-    }
+    if (!is_packed) spans_.push_back({input, output, count});
   }
   if (packed_bytes > 0) spans_.push_back({buffer, buffer, packed_bytes / item});
   pack(before_);
@@ -168,82 +227,67 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
 
 void DeviceExecutor::allgather(const Response& response, const Entries& entries,
                                DeviceCommunicator& communicator) {
-  const auto size = static_cast<size_t>(communicator.size());
-  const auto rank = static_cast<ptrdiff_t>(communicator.rank());
-  std::vector<std::vector<int64_t>> offsets;  // by entry: of every rank's rows in the output
-  std::vector<int64_t> block_bytes(size, 0);  // by rank: its rows of all entries
-  for (size_t e = 0; e < entries.size(); ++e) {
-    const std::vector<int64_t>& rows = response.items[e].rows;
-    offsets.push_back(row_offsets(rows, row_bytes_of(entries[e]->request)));
-    for (size_t r = 0; r < size; ++r) block_bytes[r] += offsets[e][r + 1] - offsets[e][r];
-    make_result(*entries[e], std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+  const int size = communicator.size();
+  const Blocks layout = gathered_blocks(entries, response.items, size);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const std::vector<int64_t>& rows = response.items[i].rows;
+    make_result(*entries[i], std::accumulate(rows.begin(), rows.end(), int64_t{0}));
   }
   const bool fused = entries.size() > 1;
-  const int64_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), int64_t{0});
-  void* const blocks = fused ? reserve(total) : entries[0]->handle->device_result;
+  void* const buffer = fused ? reserve(layout.total_bytes()) : entries[0]->handle->device_result;
   const auto bytes_copy = [](const void* from, void* to, int64_t bytes) {
     return DeviceCopy{from, to, bytes};
   };
   before_.clear();
   after_.clear();
-  char* next =
-      offset(blocks, std::accumulate(block_bytes.begin(), block_bytes.begin() + rank, int64_t{0}));
-  for (const TensorEntry* entry : entries) {
-    before_.push_back(bytes_copy(entry->input, next, entry->request->bytes()));
-    next += entry->request->bytes();
+  const Piece* const own = layout.pieces_of(communicator.rank());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    before_.push_back(
+        bytes_copy(entries[i]->input, offset(buffer, own[i].offset), entries[i]->request->bytes()));
   }
   pack(before_);
   {
     Stopwatch watch(counters_.transfer_ns);
-    communicator.allgather(blocks, block_bytes);
+    communicator.allgather(buffer, layout.bytes);
     timeline_.mark("NCCL_ALLGATHER");
   }
   if (!fused) return;
-  const char* from = static_cast<const char*>(blocks);
-  for (size_t r = 0; r < size; ++r) {
-    for (size_t e = 0; e < entries.size(); ++e) {
-      const int64_t bytes = offsets[e][r + 1] - offsets[e][r];
-      void* result = entries[e]->handle->device_result;
-      after_.push_back(bytes_copy(from, offset(result, offsets[e][r]), bytes));
-      from += bytes;
+  const auto item = static_cast<int64_t>(size_of(response.dtype));
+  for (int rank = 0; rank < size; ++rank) {
+    const Piece* const pieces = layout.pieces_of(rank);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      after_.push_back(bytes_copy(offset(buffer, pieces[i].offset),
+                                  offset(entries[i]->handle->device_result, pieces[i].first * item),
+                                  pieces[i].count * item));
     }
   }
   unpack(after_);
 }
 
-// The buffer holds a block per rank, as in Executor::reducescatter.
 void DeviceExecutor::reducescatter(const Response& response, const Entries& entries,
                                    DeviceCommunicator& communicator) {
   const Reduction how = reduction_of(response, communicator.size());
   const int size = communicator.size(), rank = communicator.rank();
   const auto from_item = static_cast<int64_t>(size_of(response.dtype));
   const auto item = static_cast<int64_t>(size_of(how.type));
-  const auto elements = [&](const Request& request, int r) {
-    return rows_of(request.shape[0], r, size) * row_bytes_of(request) / from_item;
-  };
-  int64_t block_bytes = 0;
   for (TensorEntry* entry : entries) {
-    block_bytes += aligned(elements(entry->request, 0) * item);
     make_result(*entry, rows_of(entry->request->shape[0], rank, size));
   }
-  char* const buffer = reserve(block_bytes * size);
+  const Blocks layout = scattered_blocks(entries, size, item, alignment);
+  const int64_t block_bytes = layout.bytes[0];
+  char* const buffer = reserve(layout.total_bytes());
   before_.clear();
   after_.clear();
-  std::vector<int64_t> done(entries.size(), 0);  // bytes of each tensor
-  for (int r = 0; r < size; ++r) {
-    char* next = buffer + block_bytes * r;
-    for (size_t e = 0; e < entries.size(); ++e) {
-      const TensorEntry& entry = *entries[e];
-      const int64_t count = elements(entry.request, r);
-      before_.push_back({offset(entry.input, done[e]), next, count, response.dtype, how.type,
-                         response.prescale, 1});
-      if (r == rank) {
-        after_.push_back({next, entry.handle->device_result, count, how.type, response.dtype,
-                          how.postscale, how.divisor});
-      }
-      done[e] += count * from_item;
-      next += aligned(elements(entry.request, 0) * item);
-    }
+  for (size_t p = 0; p < layout.pieces.size(); ++p) {
+    const Piece& piece = layout.pieces[p];
+    const TensorEntry& entry = *entries[p % entries.size()];
+    before_.push_back({offset(entry.input, piece.first * from_item), buffer + piece.offset,
+                       piece.count, response.dtype, how.type, response.prescale, 1});
+  }
+  const Piece* const own = layout.pieces_of(rank);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    after_.push_back({buffer + own[i].offset, entries[i]->handle->device_result, own[i].count,
+                      how.type, response.dtype, how.postscale, how.divisor});
   }
   pack(before_);
   {
