@@ -7,6 +7,13 @@ releases the GIL. ``wait`` looks for Python signals every 100 ms.
 from collections.abc import Sequence
 from typing import Any
 
+IN_PLACE_BYTES: int
+"""Tensors of this size and above are not copied into the fusion buffer (host memory)."""
+PIECE_BYTES: int
+"""A pairwise exchange between ranks moves so much at a time."""
+SMALL_BYTES: int
+"""Up to here an exchange takes one round of whole copies."""
+
 class EngineError(RuntimeError):
     """An operation failed on all ranks, a rank died, or the engine was shut down."""
 
@@ -18,12 +25,16 @@ class Params:
 
     def __init__(
         self,
+        *,
         fusion_threshold_bytes: int,
         cycle_time_ms: float,
         cache_capacity: int,
         hierarchical_allreduce: bool,
         hierarchical_allgather: bool,
     ) -> None: ...
+    @staticmethod
+    def fields() -> list[tuple[str, str, int | float | bool]]:
+        """Return name, unit and default of every field; autotune.space has to say the same."""
     fusion_threshold_bytes: int
     cycle_time_ms: float
     cache_capacity: int

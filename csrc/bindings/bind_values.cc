@@ -1,36 +1,60 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <string>
+#include <type_traits>
 
 #include "bindings/bind.h"
 #include "bindings/options.h"
 #include "comm/choose_device.h"
 #include "comm/mpi/mpi_point_to_point.h"
+#include "comm/p2p/p2p_communicator.h"
 #include "common/errors.h"
 #include "common/types.h"
+#include "engine/execute/host_executor.h"
 #include "engine/submission/steps.h"
 
 namespace py = pybind11;
 
 namespace autotune {
 
+namespace {
+
+// Every field has to be named.
+Params make_params(const py::kwargs& values) {
+  Params params;
+  size_t known = 0;
+  visit_params([&](const char* name, const char*, auto member) {
+    if (!values.contains(name)) throw py::type_error(std::string("Params: expected ") + name);
+    using Value = std::remove_reference_t<decltype(params.*member)>;
+    params.*member = values[name].cast<Value>();
+    ++known;
+  });
+  if (values.size() != known) throw py::type_error("Params: got a field that it does not have");
+  return params;
+}
+
+// (name, unit, default) of every field.
+py::list params_fields() {
+  py::list fields;
+  const Params defaults;
+  visit_params([&](const char* name, const char* unit, auto member) {
+    fields.append(py::make_tuple(name, unit, defaults.*member));
+  });
+  return fields;
+}
+
+}  // namespace
+
 void bind_values(py::module_& module) {
   py::register_exception<EngineError>(module, "EngineError", PyExc_RuntimeError);
   py::register_exception<InvalidRequest>(module, "InvalidRequest", PyExc_ValueError);
 
-  py::class_<Params>(module, "Params")
-      .def(py::init([](int64_t fusion_threshold_bytes, double cycle_time_ms, int64_t cache_capacity,
-                       bool hierarchical_allreduce, bool hierarchical_allgather) {
-             return Params{fusion_threshold_bytes, cycle_time_ms, cache_capacity,
-                           hierarchical_allreduce, hierarchical_allgather};
-           }),
-           py::arg("fusion_threshold_bytes"), py::arg("cycle_time_ms"), py::arg("cache_capacity"),
-           py::arg("hierarchical_allreduce"), py::arg("hierarchical_allgather"))
-      .def_readwrite("fusion_threshold_bytes", &Params::fusion_threshold_bytes)
-      .def_readwrite("cycle_time_ms", &Params::cycle_time_ms)
-      .def_readwrite("cache_capacity", &Params::cache_capacity)
-      .def_readwrite("hierarchical_allreduce", &Params::hierarchical_allreduce)
-      .def_readwrite("hierarchical_allgather", &Params::hierarchical_allgather);
+  py::class_<Params> params(module, "Params");
+  params.def(py::init(&make_params));
+  visit_params(
+      [&](const char* name, const char*, auto member) { params.def_readwrite(name, member); });
+  params.def_static("fields", &params_fields);
 
   py::class_<Options>(module, "Options")
       .def(py::init<>())
@@ -68,6 +92,10 @@ void bind_values(py::module_& module) {
       .def_readonly("samples", &StepRecord::samples)
       .def_readonly("is_explicit", &StepRecord::is_explicit);
 
+  // What the tuner's cost model has to know of the engine.
+  module.attr("IN_PLACE_BYTES") = HostExecutor::in_place_bytes;
+  module.attr("PIECE_BYTES") = P2pCommunicator::piece_bytes;
+  module.attr("SMALL_BYTES") = P2pCommunicator::small_bytes;
   module.def("nccl_version", &nccl_version);
   module.def("cuda_version", &cuda_version);
   module.def("mpi_library", &mpi_library_path);

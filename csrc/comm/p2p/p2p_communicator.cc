@@ -11,15 +11,6 @@
 
 namespace autotune {
 
-namespace {
-
-// Measured on 2 ranks of one host: 1-16 MiB make no difference, 256 KiB cost a quarter more.
-constexpr int64_t piece_bytes = int64_t{4} << 20;
-// Below this one round of whole copies is faster than two rounds of slices.
-constexpr int64_t small_piece_bytes = 16 << 10;
-
-}  // namespace
-
 P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait)
     : transport_(std::move(transport)),
       on_wait_(std::move(on_wait)),
@@ -46,7 +37,7 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
       const Piece piece{static_cast<char*>(span.output) + begin * item,
                         std::min(piece_count, span.count - begin)};
-      if (piece.count * item <= small_piece_bytes) {
+      if (piece.count * item <= small_bytes) {
         exchange_small(piece, type, op, postscale);
         continue;
       }
