@@ -1,14 +1,14 @@
-// The training thread's side of the engine.
 #include "engine/engine.h"
 
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "common/errors.h"
 #include "common/log.h"
-#include "engine/submission/validate.h"
 
 namespace autotune {
 
@@ -17,22 +17,14 @@ namespace {
 // How long a waiting thread looks at the sockets before it sleeps on them: an answer takes 10-30 us
 // when the other ranks run.
 constexpr auto spin_time = std::chrono::microseconds(50);
+// How long the engine thread leaves the next cycle to a thread that waited a moment ago.
+constexpr auto lease = std::chrono::microseconds(500);
+// How long the end of a timeline waits for what the GPU is doing.
+constexpr auto timeline_patience = std::chrono::seconds(2);
 
 // Names of the operations over all ranks that scripts cannot choose.
 constexpr const char* add_set_name = "add_process_set";
 constexpr const char* remove_set_name = "remove_process_set";
-
-// Not locked as long as it lives.
-class Unlocked {
- public:
-  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
-  ~Unlocked() { lock_.lock(); }
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-
- private:
-  std::unique_lock<std::mutex>& lock_;
-};
 
 }  // namespace
 
@@ -43,15 +35,8 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> contr
       size_(control->size()),
       timeline_(rank_, size_, options.timeline_clock),
       control_(std::move(control)),
-      make_communicators_(std::move(make_communicators)),
-      executor_(&timeline_),
-      stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now()),
-      sets_(size_),
-      params_(options.params),
-      steps_(Clock::now()) {
-  if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, params_, &timeline_);
-  // Making communicators already communicates, and so calls on_wait(): all members are there.
-  add_set(0, sets_.global());
+      submission_(rank_, size_, options.params, timeline_, status_),
+      cycle_(options_, *control_, std::move(make_communicators), timeline_, submission_, status_) {
   start_timeline_at_init();
   thread_ = std::thread([this] { run(); });
 }
@@ -60,13 +45,16 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ControlPlane> contr
 void Engine::start_timeline_at_init() {
   if (options_.timeline_path.empty()) return;
   try {
-    timeline_.start(options_.timeline_path, options_.timeline_mark_cycles, params_, epoch_, true);
+    timeline_.start(options_.timeline_path, options_.timeline_mark_cycles, options_.params, 0,
+                    true);
   } catch (const InvalidRequest& error) {
     log(LogLevel::error, std::string(error.what()) + "; training goes on without it");
   }
 }
 
 Engine::~Engine() { shutdown(std::chrono::seconds(5)); }
+
+// ---------------------------------------------------------------- operations
 
 int64_t Engine::enqueue(TensorEntry entry) {
   Request& request = entry.request.edit();
@@ -102,150 +90,77 @@ int64_t Engine::remove_process_set(int32_t id) {
   return enqueue(std::move(entry));
 }
 
-std::map<int32_t, ProcessSet> Engine::process_sets() {
-  std::lock_guard lock(mutex_);
-  return sets_.all();
-}
+std::map<int32_t, ProcessSet> Engine::process_sets() { return submission_.lock()->sets().all(); }
 
-// Numbers the operations one after the other and returns the first number.
 int64_t Engine::queue(TensorEntry* entries, size_t count) {
   const auto now = Clock::now();
-  std::lock_guard lock(mutex_);
-  if (!closed_reason_.empty()) throw EngineError(closed_reason_);
-  for (size_t i = 0; i < count; ++i) validate(entries[i].request, sets_, rank_);
-  const int64_t first = next_handle_;
-  if (count == 0) return first;
-  taken_.clear();
-  try {
-    take_names(entries, count);
-    bool begins_step = false;
-    for (InFlight* each : taken_) begins_step |= steps_.begins_step(each->entry.request);
-    if (begins_step) end_step_now(now);
-  } catch (...) {
-    for (InFlight* each : taken_) {
-      handles_.erase(each->number);
-      in_flight_.erase(in_flight_.find(each->entry.request.key()));
-    }
-    throw;
-  }
-  timeline_.step_begins();
-  if (unannounced_.empty()) first_unannounced_ = now;
-  for (InFlight* each : taken_) {
-    TensorEntry& entry = each->entry;
-    steps_.add_operation(entry.request);
-    entry.step = steps_.current_step();
-    unannounced_.push_back(&entry);
-    unannounced_bytes_ += entry.request->wire_bytes();
-  }
-  if (announce_time() < thread_wakes_at_) control_->wake();
+  const auto submission = submission_.lock();
+  const int64_t first = submission->take(entries, count, now);
+  if (count > 0 && submission->is_due_before_thread_wakes()) control_->wake();
   return first;
-}
-
-// Move the entries to `in_flight_`; `taken_` are those that were moved, also when it throws
-// (mutex_ held).
-void Engine::take_names(TensorEntry* entries, size_t count) {
-  const int64_t first = next_handle_;
-  taken_.reserve(count);
-  const std::pmr::polymorphic_allocator<InFlight> memory(&pool_);
-  for (size_t i = 0; i < count; ++i) {
-    const NameKey key = entries[i].request.key();
-    if (const auto known = in_flight_.find(key); known != in_flight_.end()) {
-      const std::string what = describe(entries[i].request);
-      if (known->second->number >= first) {
-        throw InvalidRequest(what + ": expected different names in a group, got one twice");
-      }
-      throw InvalidRequest(what +
-                           ": expected a name that is not in flight, got one that is (rank " +
-                           std::to_string(rank_) + " of " + std::to_string(size_) +
-                           "); wait for the first one or use another name");
-    }
-    const auto operation = std::allocate_shared<InFlight>(memory);
-    operation->entry = std::move(entries[i]);
-    operation->entry.handle = &operation->handle;
-    operation->number = next_handle_++;
-    in_flight_.emplace(key, operation);
-    taken_.push_back(operation.get());
-    handles_.emplace(operation->number, std::shared_ptr<Handle>(operation, &operation->handle));
-  }
-}
-
-std::shared_ptr<Handle> Engine::find_handle(int64_t number) {
-  const auto found = handles_.find(number);
-  if (found == handles_.end()) {
-    throw InvalidRequest("unknown handle " + std::to_string(number));
-  }
-  return found->second;
 }
 
 bool Engine::poll(int64_t number) {
   EventPtr finished;
   {
-    std::lock_guard lock(mutex_);
-    const auto found = handles_.find(number);
-    if (found == handles_.end()) return true;  // released
-    if (!found->second->done) return false;
-    if (!failed_) finished = found->second->finished;
+    const auto submission = submission_.lock();
+    const std::shared_ptr<Handle>* handle = submission->operations().find_handle(number);
+    if (handle == nullptr) return true;  // released
+    if (!(*handle)->done) return false;
+    if (!status_.failed) finished = (*handle)->finished;
   }
-  return !finished || device_.load()->is_complete(*finished);
+  return !finished || status_.device.load()->is_complete(*finished);
 }
 
 bool Engine::wait(int64_t number, std::chrono::nanoseconds timeout) {
-  std::unique_lock lock(mutex_);
-  const std::shared_ptr<Handle> handle = find_handle(number);
-  if (!wait_for(handle, Clock::now() + timeout, lock)) return false;
+  auto submission = submission_.lock();
+  const std::shared_ptr<Handle> handle = submission->operations().handle(number);
+  if (!wait_for(submission, handle, Clock::now() + timeout)) return false;
   if (!handle->error.empty()) throw EngineError(handle->error);
-  if (handle->finished) check_gpu_work(lock);
+  if (handle->finished) check_gpu_work(submission);
   return true;
 }
 
 bool Engine::wait_all(int64_t first, int64_t count, std::chrono::nanoseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  std::unique_lock lock(mutex_);
+  auto submission = submission_.lock();
   for (int64_t number = first; number < first + count; ++number) {
-    const std::shared_ptr<Handle> handle = find_handle(number);
-    if (!wait_for(handle, deadline, lock)) return false;
+    const std::shared_ptr<Handle> handle = submission->operations().handle(number);
+    if (!wait_for(submission, handle, deadline)) return false;
   }
   return true;
 }
 
-// False when it takes until after `deadline`. `lock` is that of mutex_, held before and after.
-bool Engine::wait_for(const std::shared_ptr<Handle>& handle, Clock::time_point deadline,
-                      std::unique_lock<std::mutex>& lock) {
+// False when it takes until after `deadline`.
+bool Engine::wait_for(Submissions& submission, const std::shared_ptr<Handle>& handle,
+                      Clock::time_point deadline) {
   if (handle->done) return true;
   const auto start = Clock::now();
-  handle->waited = true;
-  ++waiting_threads_;
+  submission->begin_wait(*handle);
   bool ran_cycles = false;
-  {
-    const Unlocked meanwhile(lock);
-    ran_cycles = wait_by_running_cycles(handle, deadline);
-  }
+  submission.released([&] { ran_cycles = wait_by_running_cycles(*handle, deadline); });
   if (!ran_cycles) {
     // Another thread runs cycles: it announces what is waited for and tells when it is done.
-    if (!unannounced_.empty()) control_->wake();
-    done_changed_.wait_until(lock, deadline, [&] { return handle->done; });
+    if (!submission->unannounced().empty()) control_->wake();
+    submission.wait_until(deadline, [&] { return handle->done; });
   }
-  --waiting_threads_;
-  const auto now = Clock::now();
-  steps_.add_exposed(now - start);
-  counters_.wait_ns += (now - start).count();
+  submission->end_wait(Clock::now() - start);
   return handle->done;  // if not, the engine is at work on the rest of the handle
 }
 
 // False when another thread is running cycles.
-bool Engine::wait_by_running_cycles(const std::shared_ptr<Handle>& handle,
-                                    Clock::time_point deadline) {
-  std::unique_lock running(cycle_mutex_, std::try_to_lock);
-  if (!running.owns_lock()) return false;
+bool Engine::wait_by_running_cycles(const Handle& handle, Clock::time_point deadline) {
+  const auto cycle = cycle_.try_lock();
+  if (!cycle) return false;
   const auto is_done = [&] {
-    std::lock_guard lock(mutex_);
-    return handle->done || stopped_ || abandon_;
+    const auto submission = submission_.lock();
+    return handle.done || status_.stopped || status_.abandon;
   };
   auto spin_until = Clock::now() + spin_time;
   while (!is_done()) {
-    const uint64_t before = processed_;
-    cycle();
-    if (processed_ != before) {
+    const uint64_t before = cycle->processed();
+    cycle->run();
+    if (cycle->processed() != before) {
       spin_until = Clock::now() + spin_time;
       continue;
     }
@@ -258,66 +173,85 @@ bool Engine::wait_by_running_cycles(const std::shared_ptr<Handle>& handle,
           std::min<std::chrono::nanoseconds>(deadline - now, std::chrono::milliseconds(20)));
     }
   }
-  std::lock_guard lock(mutex_);
-  lease_until_ = in_flight_.empty() ? Clock::now() + lease : Clock::time_point{};
-  if (!in_flight_.empty()) control_->wake();  // the engine thread takes over
+  if (!submission_.lock()->lease_cycles(Clock::now() + lease)) control_->wake();
   return true;
 }
 
 Handle Engine::complete_handle(int64_t number) {
-  std::lock_guard lock(mutex_);
-  const Handle& handle = *find_handle(number);
+  const auto submission = submission_.lock();
+  const Handle& handle = *submission->operations().handle(number);
   if (!handle.done) throw InvalidRequest("handle " + std::to_string(number) + " is not complete");
   return handle;
 }
 
-void Engine::release(int64_t number) {
-  std::lock_guard lock(mutex_);
-  release_locked(number);
-}
+void Engine::release(int64_t number) { submission_.lock()->release(number); }
 
 std::string Engine::settle(int64_t first, int64_t count, DeviceStream stream) {
-  std::string error;
-  EventPtr newest;  // comes after all the others
-  std::unique_lock lock(mutex_);
-  if (failed_) wait_for_end(lock);
-  for (int64_t number = first; number < first + count; ++number) {
-    const auto found = handles_.find(number);
-    if (found == handles_.end()) continue;
-    const EventPtr& finished = found->second->finished;
-    if (error.empty()) error = finished && failed_ ? closed_reason_ : found->second->error;
-    if (finished && (!newest || newest->number < finished->number)) newest = finished;
-  }
-  if (!failed_) order_locked(newest, stream);
-  for (int64_t number = first; number < first + count; ++number) release_locked(number);
-  return error;
+  auto submission = submission_.lock();
+  if (status_.failed) wait_for_end(submission);
+  return submission->settle(first, count, stream);
 }
 
-// mutex_ held.
-void Engine::release_locked(int64_t number) {
-  const auto found = handles_.find(number);
-  if (found == handles_.end()) return;
-  found->second->released = true;
-  if (found->second->done) free_result(*found->second);
-  handles_.erase(found);
+// ---------------------------------------------------------------- the GPU
+
+void Engine::use_device(int index, const std::function<DeviceBackend(int)>& make) {
+  const auto cycle = cycle_.lock();
+  if (Device* known = status_.device.load()) {
+    if (known->index() == index) return;
+    throw InvalidRequest("expected tensors of one GPU per rank, got one of GPU " +
+                         std::to_string(index) + " after one of GPU " +
+                         std::to_string(known->index()) + " (rank " + std::to_string(rank_) +
+                         " of " + std::to_string(size_) +
+                         "); start a rank for each GPU and call torch.cuda.set_device first");
+  }
+  cycle->use_device(make(index));
 }
+
+EventPtr Engine::input_ready(DeviceStream stream) { return status_.device.load()->record(stream); }
+
+void Engine::order(int64_t number, DeviceStream stream) {
+  auto submission = submission_.lock();
+  const EventPtr finished = submission->operations().handle(number)->finished;
+  if (finished) check_gpu_work(submission);
+  submission->streams().order(finished, stream);
+}
+
+void Engine::take_result(int64_t number, void* to, DeviceStream stream) {
+  auto submission = submission_.lock();
+  const std::shared_ptr<Handle> handle = submission->operations().handle(number);
+  check_gpu_work(submission);
+  submission->streams().take_result(*handle, to, stream);
+}
+
+// Throws when the engine has failed: what it gave the GPU may never have been done.
+void Engine::check_gpu_work(Submissions& submission) {
+  if (!status_.failed) return;
+  wait_for_end(submission);
+  throw EngineError(submission->closed_reason());
+}
+
+// Not before then does the GPU leave the tensors of an engine that has failed.
+void Engine::wait_for_end(Submissions& submission) {
+  submission.wait([this] { return status_.stopped.load(); });
+}
+
+// ---------------------------------------------------------------- steps, timeline, parameters
 
 bool Engine::end_step(bool is_explicit) {
   const auto now = Clock::now();
-  std::lock_guard lock(mutex_);
-  if (is_explicit) steps_.set_explicit();
-  end_step_now(now);
-  return steps_.wants_drain(now);
+  return submission_.lock()->end_step(is_explicit, now);
 }
 
-// mutex_ held.
-void Engine::end_step_now(Clock::time_point now) {
-  timeline_.step_ends(steps_.current_step(), steps_.payload_bytes());
-  const StepRecord record = steps_.end(now, static_cast<int64_t>(epoch_), epoch_first_step_);
-  Device* const device = device_;
-  if (device == nullptr || !device_steps_.end(*device, record)) return steps_.append(record);
-  take_device_steps();
+void Engine::pause_steps(bool paused) { submission_.lock()->pause_steps(paused); }
+
+void Engine::add_samples(int64_t count) { submission_.lock()->add_samples(count); }
+
+void Engine::drain_steps(std::vector<StepRecord>& records,
+                         std::vector<std::pair<int64_t, OperationSizes>>& signatures) {
+  submission_.lock()->drain_steps(records, signatures);
 }
+
+std::vector<CheckRecord> Engine::drain_checks() { return submission_.lock()->drain_checks(); }
 
 void Engine::start_timeline(const std::string& path, bool mark_cycles) {
   finish_device_timeline();
@@ -329,57 +263,105 @@ void Engine::stop_timeline() {
   timeline_.stop();
 }
 
-void Engine::pause_steps(bool paused) {
-  std::lock_guard lock(mutex_);
-  steps_.set_paused(paused);
-}
-
-void Engine::add_samples(int64_t count) {
-  std::lock_guard lock(mutex_);
-  steps_.add_samples(count);
-}
-
-void Engine::drain_steps(std::vector<StepRecord>& records,
-                         std::vector<std::pair<int64_t, OperationSizes>>& signatures) {
-  std::lock_guard lock(mutex_);
-  take_device_steps();
-  steps_.drain(Clock::now(), records, signatures);
-}
-
-std::vector<CheckRecord> Engine::drain_checks() {
-  std::lock_guard lock(mutex_);
-  return std::exchange(checks_, {});
+// Writes what the GPU was given so far and does within `timeline_patience`.
+void Engine::finish_device_timeline() {
+  const auto deadline =
+      Clock::now() + (status_.failed ? std::chrono::seconds(0) : timeline_patience);
+  while (has_device() && timeline_.on() && Clock::now() < deadline) {
+    {
+      const auto cycle = cycle_.try_lock();
+      try {
+        if (cycle && cycle->write_device_timeline()) return;
+      } catch (const EngineError&) {  // who runs the next cycle sees it, too
+        return;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Engine::propose(uint64_t epoch, const Params& params) {
   if (rank_ != 0) throw InvalidRequest("only rank 0 may propose parameters");
-  std::lock_guard lock(mutex_);
-  proposal_ = {epoch, params};
+  submission_.lock()->propose(epoch, params);
 }
 
-Params Engine::params() {
-  std::lock_guard lock(mutex_);
-  return params_;
-}
+Params Engine::params() { return submission_.lock()->params(); }
 
-uint64_t Engine::epoch() {
-  std::lock_guard lock(mutex_);
-  return epoch_;
-}
+uint64_t Engine::epoch() { return submission_.lock()->epoch(); }
 
-Counters Engine::counters() {
-  std::lock_guard lock(mutex_);
-  return counters_;
-}
+Counters Engine::counters() { return submission_.lock()->counters(); }
 
-// When the unannounced tensors have to be announced (mutex_ held).
-Engine::Clock::time_point Engine::announce_time() const {
-  if (unannounced_.empty()) return Clock::time_point::max();
-  if (waiting_threads_ > 0 || unannounced_bytes_ >= params_.fusion_threshold_bytes) {
-    return Clock::time_point{};
+// ---------------------------------------------------------------- the engine's own thread
+
+void Engine::run() {
+  set_affinity();
+  while (!status_.stopped && !status_.abandon) {
+    if (const auto cycle = cycle_.try_lock()) cycle->run();
+    if (!status_.stopped && !status_.abandon) sleep_until_needed();
   }
-  const auto cycle_time = std::chrono::duration<double, std::milli>(params_.cycle_time_ms);
-  return first_unannounced_ + std::chrono::duration_cast<Clock::duration>(cycle_time);
+  // Another thread that runs cycles ends them now, too.
+  const auto cycle = cycle_.lock();
+  if (!status_.stopped) {
+    cycle->fail_everything("the engine was shut down without an answer from the coordinator", true);
+  }
+}
+
+void Engine::sleep_until_needed() {
+  auto until = Clock::time_point::max();
+  {
+    const auto cycle = cycle_.try_lock();
+    const auto submission = submission_.lock();
+    const auto now = Clock::now();
+    // A thread that waits runs the cycles, or did so a moment ago: stay off the sockets.
+    const bool leased = !cycle || submission->is_leased(now);
+    leased ? control_->watch_for_wake(watched_) : control_->watch(watched_);
+    if (leased) until = now + lease;
+    until = std::min(until, submission->announce_time());
+    if (cycle) until = std::min(until, cycle->next_check(now));
+    if (!leased) until = std::min(until, cycle->next_device_timeline(now));
+    if (status_.device_is_busy) {
+      until = std::min<Clock::time_point>(until, now + Cycle::device_check_interval);
+    }
+    submission->thread_wakes_at(until);
+  }
+  const auto now = Clock::now();
+  const auto limit =
+      until == Clock::time_point::max()
+          ? std::chrono::nanoseconds(-1)
+          : std::max<std::chrono::nanoseconds>(until - now, std::chrono::nanoseconds(0));
+  control_->sleep(watched_, limit);
+  submission_.lock()->thread_wakes_at(Clock::time_point{});
+}
+
+void Engine::set_affinity() const {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (options_.thread_affinity >= 0) {
+    CPU_SET(static_cast<size_t>(options_.thread_affinity), &cores);
+  } else {
+    // mpirun binds small jobs to one core per rank; the kernel cuts this to what the job may use.
+    for (size_t core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
+  }
+  if (sched_setaffinity(0, sizeof cores, &cores) != 0) {
+    log(LogLevel::warning,
+        "cannot set the engine thread's affinity: " + std::string(strerror(errno)));
+  }
+}
+
+void Engine::shutdown(std::chrono::nanoseconds timeout) {
+  if (!thread_.joinable()) return;
+  submission_.lock()->request_shutdown();
+  control_->wake();
+  const auto deadline = Clock::now() + timeout;
+  while (!status_.stopped && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  status_.abandon = true;  // ends every wait in the engine thread within milliseconds
+  control_->wake();
+  thread_.join();
+  cycle_.lock()->close_device(status_.failed);
+  stop_timeline();
+  if (!status_.failed) control_->close(std::chrono::seconds(2));
 }
 
 }  // namespace autotune

@@ -1,6 +1,7 @@
 // Negotiation: the coordinator (rank 0) learns which tensors each rank has ready, checks that the
-// ranks mean the same, and decides the one global order of operations over all process sets. Pure
-// logic: no sockets, no threads, no clock of its own.
+// ranks mean the same, and decides the one global order of operations over all process sets. It
+// is pure logic and knows no sockets, no threads and no clock. Everything here is used by the
+// thread that runs cycles.
 //
 // A tensor is *pending* when some ranks have announced it, by whole requests or by hits of one
 // cache slot (in both ways: by requests); *ready* when all ranks of its process set have that have

@@ -1,15 +1,43 @@
-// One cycle: announcing, negotiating, performing (cycle_mutex_ held).
+#include "engine/cycle/cycle.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "common/errors.h"
 #include "common/log.h"
-#include "engine/engine.h"
 
 namespace autotune {
 
-void Engine::cycle() {
-  if (stopped_) return;
+namespace {
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text;
+  for (int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+Cycle::Cycle(const EngineOptions& options, ControlPlane& control,
+             CommunicatorFactory make_communicators, Timeline& timeline,
+             Guarded<Submission>& submission, EngineStatus& status)
+    : rank_(control.rank()),
+      size_(control.size()),
+      control_(control),
+      make_communicators_(std::move(make_communicators)),
+      timeline_(timeline),
+      submission_(submission),
+      status_(status),
+      params_(options.params),
+      stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now()),
+      executor_(&timeline) {
+  if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, options.params, &timeline_);
+  // Making communicators already communicates, and so calls on_wait(): all members are there.
+  add_set(0, ProcessSetTable(size_).global());
+}
+
+void Cycle::run() {
+  if (status_.stopped) return;
   Counters& counters = executor_.counters();
   const auto start = Clock::now();
   const int64_t busy_before = counters.busy_ns();
@@ -24,26 +52,26 @@ void Engine::cycle() {
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     log(LogLevel::error, reason);
-    control_->send_all(FrameType::abort, reason);
+    control_.send_all(FrameType::abort, reason);
     fail_everything(reason, true);
   }
 }
 
 // Say what is due, hear what has come, do what was decided. False when there was nothing.
-bool Engine::exchange() {
+bool Cycle::exchange() {
   collect();
   for (size_t i = 0; i < own_count_; ++i) {
     if (coordinator_) {
       coordinator_->add(0, own_[i], Clock::now());
     } else {
       encode(own_[i], encoded_);
-      control_->send_all(FrameType::requests, encoded_);
+      control_.send_all(FrameType::requests, encoded_);
     }
   }
-  control_->pump(frames_);
+  control_.pump(frames_);
   const bool heard = !frames_.empty();
   handle_frames();
-  if (coordinator_ && !stopped_) {
+  if (coordinator_ && !status_.stopped) {
     for (const std::string& text : stalls_.check(*coordinator_, Clock::now())) {
       log(LogLevel::warning, text);
     }
@@ -55,46 +83,46 @@ bool Engine::exchange() {
 }
 
 // `lists_`, to all ranks and here.
-void Engine::send_and_process() {
+void Cycle::send_and_process() {
   for (const ResponseList& list : lists_) {
     encode(list, encoded_);
-    control_->send_all(FrameType::responses, encoded_);
+    control_.send_all(FrameType::responses, encoded_);
     if (!list.shutdown) continue;
-    control_->send_all(FrameType::goodbye, "");
+    control_.send_all(FrameType::goodbye, "");
     saying_goodbye_ = true;
   }
   for (ResponseList& list : lists_) {
     process(list);
-    if (stopped_) return;
+    if (status_.stopped) return;
     coordinator_->give_back(std::move(list));
   }
 }
 
 // What to say now, in `own_`: one list per training step.
-void Engine::collect() {
+void Cycle::collect() {
   own_count_ = 0;
-  std::lock_guard lock(mutex_);
-  ++executor_.counters().cycles;
-  if (proposal_) {
-    coordinator_->propose(proposal_->first, proposal_->second);
-    proposal_.reset();
+  Counters& counters = executor_.counters();
+  const auto submission = submission_.lock();
+  ++counters.cycles;
+  submission->count_cycle();
+  if (const auto proposal = submission->take_proposal()) {
+    coordinator_->propose(proposal->first, proposal->second);
   }
-  if (!unannounced_.empty() && announce_time() <= Clock::now()) {
-    for (TensorEntry* entry : unannounced_) announce(*entry);
+  const std::vector<TensorEntry*>& unannounced = submission->unannounced();
+  if (!unannounced.empty() && submission->announce_time() <= Clock::now()) {
+    for (TensorEntry* entry : unannounced) announce(*entry);
     timeline_.cycle();
-    unannounced_.clear();
-    unannounced_bytes_ = 0;
+    submission->clear_unannounced();
   }
-  if (shutdown_requested_ && !shutdown_announced_) {
+  if (submission->shutdown_requested() && !shutdown_announced_) {
     shutdown_announced_ = true;
-    new_list(steps_.current_step()).shutdown = true;
+    new_list(submission->current_step()).shutdown = true;
   }
-  executor_.counters().messages += static_cast<int64_t>(own_count_);
-  counters_.cycles = executor_.counters().cycles;
+  counters.messages += static_cast<int64_t>(own_count_);
 }
 
 // One more of `own_`, empty.
-RequestList& Engine::new_list(int64_t step) {
+RequestList& Cycle::new_list(int64_t step) {
   if (own_count_ == own_.size()) own_.emplace_back();
   RequestList& list = own_[own_count_++];
   list.step = step;
@@ -105,8 +133,8 @@ RequestList& Engine::new_list(int64_t step) {
   return list;
 }
 
-// Add one tensor to what is said (mutex_ held).
-void Engine::announce(TensorEntry& entry) {
+// Adds one tensor to what is said.
+void Cycle::announce(TensorEntry& entry) {
   const bool goes_on = own_count_ > 0 && own_[own_count_ - 1].step == entry.step;
   RequestList& list = goes_on ? own_[own_count_ - 1] : new_list(entry.step);
   if (!coordinator_) timeline_.announced(entry.request, rank_);  // rank 0 sees all ranks'
@@ -122,8 +150,8 @@ void Engine::announce(TensorEntry& entry) {
   }
 }
 
-void Engine::handle_frames() {
-  while (!frames_.empty() && !stopped_) {
+void Cycle::handle_frames() {
+  while (!frames_.empty() && !status_.stopped) {
     frames_.take_front(frame_);
     switch (frame_.type) {
       case FrameType::requests:
@@ -135,7 +163,7 @@ void Engine::handle_frames() {
         break;
       case FrameType::abort:
         fail_everything(frame_.payload, true);
-        if (coordinator_) control_->send_all(FrameType::abort, frame_.payload);
+        if (coordinator_) control_.send_all(FrameType::abort, frame_.payload);
         break;
       case FrameType::hello:
       case FrameType::goodbye:
@@ -144,20 +172,23 @@ void Engine::handle_frames() {
   }
 }
 
-void Engine::heard_responses() {
+void Cycle::heard_responses() {
   ResponseList list = decode(frame_.payload, pool_of_lists_);
   process(list);
   pool_of_lists_.give(std::move(list));
 }
 
-void Engine::process(ResponseList& list) {
-  if (list.change) apply(*list.change);
+void Cycle::process(ResponseList& list) {
+  if (list.change) {
+    params_ = list.change->params;
+    submission_.lock()->apply(*list.change);
+  }
   for (int64_t slot : list.evicted_slots) cache_.erase(slot);
   find_work(list);
   timeline_.agreed(works_);
   for (const Work& work : works_) perform(work);
-  zero_entries_.clear();
-  zeros_.clear();
+  zeros_.entries.clear();
+  zeros_.memory.clear();
   ++processed_;
   if (list.shutdown) {
     fail_everything("the engine was shut down (" + list.shutdown_reason + ", seen on rank " +
@@ -167,34 +198,27 @@ void Engine::process(ResponseList& list) {
   }
 }
 
-void Engine::apply(const ParamsChange& change) {
-  std::lock_guard lock(mutex_);
-  params_ = change.params;
-  epoch_ = change.epoch;
-  epoch_first_step_ = change.first_step;
-  timeline_.params_changed(epoch_, params_);
-}
-
 // Find this rank's tensors for the whole list first: a slot that one response refers to may be
 // given to another tensor by a later one.
-void Engine::find_work(ResponseList& list) {
+void Cycle::find_work(ResponseList& list) {
   works_.resize(list.responses.size());
-  std::lock_guard lock(mutex_);
+  const auto submission = submission_.lock();
   for (size_t i = 0; i < list.responses.size(); ++i) {
     Response& response = list.responses[i];
     works_[i].response = &response;
     works_[i].entries.clear();
-    const ProcessSet* set = sets_.find(response.process_set);
+    const ProcessSet* set = submission->sets().find(response.process_set);
     if (set == nullptr || !set->contains(rank_)) continue;
     for (ResponseItem& item : response.items) {
-      TensorEntry* entry = find_entry(response, item);
+      TensorEntry* entry = find_entry(*submission, response, item);
       if (entry != nullptr) works_[i].entries.push_back(entry);
     }
   }
 }
 
 // nullptr: this rank has joined, and need not take part.
-TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
+TensorEntry* Cycle::find_entry(const Submission& submission, const Response& response,
+                               ResponseItem& item) {
   std::string_view name = item.name;
   if (item.from_cache) {
     const CacheEntry* entry = cache_.at(item.cache_slot);
@@ -203,8 +227,7 @@ TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
     if (TensorEntry* announced = cache_.announced(item.cache_slot)) return announced;
     name = entry->request->name;
   }
-  const auto found = in_flight_.find(NameKey(name));
-  if (found != in_flight_.end()) return &found->second->entry;
+  if (TensorEntry* found = submission.operations().find(NameKey(name))) return found;
   if (!response.error.empty() || response.operation == Operation::barrier) return nullptr;
   if (item.count >= 0 && response.operation == Operation::allreduce) {
     return zeros_for(response, item);
@@ -213,19 +236,19 @@ TensorEntry* Engine::find_entry(const Response& response, ResponseItem& item) {
                     std::to_string(rank_) + " has not announced");
 }
 
-TensorEntry* Engine::zeros_for(const Response& response, const ResponseItem& item) {
-  TensorEntry& entry = zero_entries_.emplace_back();
+TensorEntry* Cycle::zeros_for(const Response& response, const ResponseItem& item) {
+  TensorEntry& entry = zeros_.entries.emplace_back();
   Request& request = entry.request.edit();
   static_cast<OperationKind&>(request) = response;
   request.name = item.name;
   request.shape = {item.count};
   if (response.on_device) return &entry;  // its memory is made when it is used
-  zeros_.emplace_back(static_cast<size_t>(entry.request->bytes()), '\0');
-  entry.input = entry.output = zeros_.back().data();
+  zeros_.memory.emplace_back(static_cast<size_t>(entry.request->bytes()), '\0');
+  entry.input = entry.output = zeros_.memory.back().data();
   return &entry;
 }
 
-void Engine::perform(const Work& work) {
+void Cycle::perform(const Work& work) {
   remember(work);
   const Response& response = *work.response;
   const bool takes_part = !work.entries.empty();
@@ -235,14 +258,17 @@ void Engine::perform(const Work& work) {
       agree(work);
     } else if (takes_part) {
       const double worst_error = executor_.run(work, params_);
-      if (worst_error >= 0 && rank_ == 0) add_check(work, worst_error);
-      if (response.on_device) device_is_busy_ = true;
+      if (worst_error >= 0 && rank_ == 0) {
+        const auto place = static_cast<size_t>(response.check);
+        submission_.lock()->add_check(work.entries[place]->request->name, worst_error);
+      }
+      if (response.on_device) status_.device_is_busy = true;
     }
   }
   if (takes_part) complete(work);
 }
 
-void Engine::remember(const Work& work) {
+void Cycle::remember(const Work& work) {
   const std::vector<ResponseItem>& items = work.response->items;
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].from_cache || items[i].cache_slot < 0) continue;
@@ -255,15 +281,12 @@ void Engine::remember(const Work& work) {
 }
 
 // What changes when all ranks have agreed on something.
-void Engine::agree(const Work& work) {
+void Cycle::agree(const Work& work) {
   const Response& response = *work.response;
   for (TensorEntry* entry : work.entries) entry->handle->value = response.root_rank;
   switch (response.operation) {
-    case Operation::join: {
-      std::lock_guard lock(mutex_);
-      steps_.advance_to(response.step);
-      return;
-    }
+    case Operation::join:
+      return submission_.lock()->advance_to_step(response.step);
     case Operation::add_process_set: {
       const std::vector<int64_t>& ranks = response.items[0].rows;
       return add_set(response.root_rank, {std::vector<int>(ranks.begin(), ranks.end())});
@@ -275,64 +298,105 @@ void Engine::agree(const Work& work) {
   }
 }
 
-void Engine::add_set(int32_t id, const ProcessSet& set) {
+void Cycle::add_set(int32_t id, const ProcessSet& set) {
   if (set.contains(rank_)) {
     const WaitHook waiting = [this] { on_wait(); };
     executor_.add_set(id, set, make_communicators_(set.ranks, waiting), waiting);
   }
-  if (id == 0) return;
-  std::lock_guard lock(mutex_);
-  sets_.add(id, set.ranks);
+  if (id != 0) submission_.lock()->add_set(id, set);
 }
 
 // What this rank alone has still queued for the set fails here: the coordinator passes over it.
-void Engine::remove_set(int32_t id) {
+void Cycle::remove_set(int32_t id) {
   executor_.remove_set(id);
-  std::lock_guard lock(mutex_);
-  sets_.remove(id);
-  const auto of_set = [id](const TensorEntry* entry) { return entry->request->process_set == id; };
-  unannounced_.erase(std::remove_if(unannounced_.begin(), unannounced_.end(), of_set),
-                     unannounced_.end());
-  for (auto each = in_flight_.begin(); each != in_flight_.end();) {
-    TensorEntry& entry = (each++)->second->entry;
-    if (of_set(&entry))
-      end(entry, describe(entry.request) + " failed: its process set was removed");
-  }
-  done_changed_.notify_all();
+  const auto submission = submission_.lock();
+  submission->remove_set(id, [&](TensorEntry& entry) {
+    end(*submission, entry, describe(entry.request) + " failed: its process set was removed");
+  });
+  submission_.notify_all();
 }
 
-void Engine::add_check(const Work& work, double worst_error) {
-  constexpr size_t most = 1024;  // where nobody drains, the newest are of no use
-  const std::string& name = work.entries[static_cast<size_t>(work.response->check)]->request->name;
-  std::lock_guard lock(mutex_);
-  if (checks_.size() < most) checks_.push_back({epoch_, track_name(name), worst_error});
-}
-
-void Engine::complete(const Work& work) {
+void Cycle::complete(const Work& work) {
   timeline_.operation_ends(work);
   bool waited = false;
   {
-    std::lock_guard lock(mutex_);
+    const auto submission = submission_.lock();
     for (TensorEntry* entry : work.entries) {
       if (!entry->handle) continue;  // zeros
       waited = waited || entry->handle->waited;
-      end(*entry, work.response->error);
+      end(*submission, *entry, work.response->error);
     }
-    const int64_t wait_ns = counters_.wait_ns;
-    counters_ = executor_.counters();
-    counters_.wait_ns = wait_ns;
+    submission->set_counters(executor_.counters());
   }
-  if (waited) done_changed_.notify_all();
+  if (waited) submission_.notify_all();
 }
 
-// Its handle is what remains, as long as its owner has not released it (mutex_ held).
-void Engine::end(TensorEntry& entry, const std::string& error) {
-  Handle& handle = *entry.handle;
-  handle.done = true;
-  handle.error = error;
-  if (handle.released) free_result(handle);
+void Cycle::end(Submission& submission, TensorEntry& entry, const std::string& error) {
   cache_.forget(&entry, entry.announced_slot);
-  in_flight_.erase(in_flight_.find(entry.request.key()));  // not by key: it lies in the entry
+  submission.end(entry, error);
+}
+
+// What NCCL hears of other ranks by itself.
+void Cycle::check_device() {
+  if (status_.device == nullptr || status_.stopped) return;
+  const auto now = Clock::now();
+  if (now - device_checked_ < device_check_interval) return;
+  device_checked_ = now;
+  status_.device_is_busy = executor_.device_busy();
+}
+
+void Cycle::use_device(DeviceBackend backend) {
+  Device* device = backend.device.get();
+  executor_.use_device(std::move(backend));
+  status_.device = device;
+}
+
+Cycle::Clock::time_point Cycle::next_check(Clock::time_point now) const {
+  const bool may_stall = coordinator_ && coordinator_->has_pending() && stalls_.enabled();
+  return may_stall ? now + StallInspector::interval : Clock::time_point::max();
+}
+
+Cycle::Clock::time_point Cycle::next_device_timeline(Clock::time_point now) {
+  const bool pending = executor_.device_timeline_pending();
+  return pending ? now + DeviceTimeline::interval : Clock::time_point::max();
+}
+
+// ---------------------------------------------------------------- when things go wrong
+
+// Called by the communicator while it waits.
+void Cycle::on_wait() {
+  control_.pump(frames_);
+  for (const Frame& frame : frames_) {
+    if (frame.type == FrameType::abort) throw EngineError(frame.payload);
+    if (frame.type == FrameType::goodbye) saying_goodbye_ = true;
+  }
+  check_connections();
+  if (status_.abandon) throw EngineError("the engine was shut down while an operation was running");
+}
+
+void Cycle::check_connections() {
+  const std::vector<int> closed = control_.take_closed_ranks();
+  if (closed.empty() || status_.stopped || saying_goodbye_) return;
+  throw EngineError("rank " + join(closed) +
+                    " ended its process or lost its connection (seen on rank " +
+                    std::to_string(rank_) + " of " + std::to_string(size_) +
+                    "); look for its error message above this one");
+}
+
+void Cycle::fail_everything(const std::string& reason, bool fatal) {
+  {
+    const auto submission = submission_.lock();
+    submission->close(reason);
+    if (fatal) status_.failed = true;
+  }
+  if (fatal) executor_.close_device(true);  // or the GPU would wait for ranks that are gone
+  {
+    const auto submission = submission_.lock();
+    submission->end_all();
+    status_.stopped = true;
+  }
+  submission_.notify_all();
+  control_.wake();
 }
 
 }  // namespace autotune

@@ -1,0 +1,122 @@
+// One turn of negotiating and performing: announces what this rank has due, reads the control
+// plane, and performs the responses that have come, as the coordinator itself on rank 0. It holds
+// what that takes: the control plane's frames, the response cache, the coordinator and the
+// executor with its communicators. It is reached through Guarded<Cycle> only, and whoever holds it
+// is the one thread inside the communicators; it takes the submission's lock for moments.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/choose.h"
+#include "control/control.h"
+#include "engine/execute/executor.h"
+#include "engine/guarded.h"
+#include "engine/negotiation/coordinator.h"
+#include "engine/negotiation/response_cache.h"
+#include "engine/negotiation/stall.h"
+#include "engine/operation/process_set.h"
+#include "engine/options.h"
+#include "engine/status.h"
+#include "engine/submission/submission.h"
+#include "engine/timeline/timeline.h"
+
+namespace autotune {
+
+class Cycle {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // How often a GPU that has work is asked whether it has failed.
+  static constexpr std::chrono::milliseconds device_check_interval{100};
+
+  // All references outlive this. Collective: makes the communicators of all ranks.
+  Cycle(const EngineOptions& options, ControlPlane& control, CommunicatorFactory make_communicators,
+        Timeline& timeline, Guarded<Submission>& submission, EngineStatus& status);
+
+  // One turn. An error ends the engines of all ranks.
+  void run();
+  // Response lists so far.
+  uint64_t processed() const { return processed_; }
+  // When something here wants a turn though nothing is announced and heard; `max`: never.
+  Clock::time_point next_check(Clock::time_point now) const;
+  // The same of the GPU's timeline.
+  Clock::time_point next_device_timeline(Clock::time_point now);
+
+  // Ends the operations in flight and the engine of this rank. `fatal`: by an error.
+  void fail_everything(const std::string& reason, bool fatal);
+
+  void use_device(DeviceBackend backend);
+  // Puts into the timeline what the GPU has done; false when there is more to come.
+  bool write_device_timeline() { return executor_.write_device_timeline(); }
+  void close_device(bool failed) { executor_.close_device(failed); }
+
+ private:
+  // Stand in for tensors while this rank has joined.
+  struct Zeros {
+    std::deque<TensorEntry> entries;
+    std::deque<std::vector<char>> memory;
+  };
+
+  bool exchange();
+  void send_and_process();
+  void collect();
+  RequestList& new_list(int64_t step);
+  void announce(TensorEntry& entry);
+  void handle_frames();
+  void heard_responses();
+  void process(ResponseList& list);
+  void find_work(ResponseList& list);
+  TensorEntry* find_entry(const Submission& submission, const Response& response,
+                          ResponseItem& item);
+  TensorEntry* zeros_for(const Response& response, const ResponseItem& item);
+  void perform(const Work& work);
+  void remember(const Work& work);
+  void agree(const Work& work);
+  void add_set(int32_t id, const ProcessSet& set);
+  void remove_set(int32_t id);
+  void complete(const Work& work);
+  void end(Submission& submission, TensorEntry& entry, const std::string& error);
+  void on_wait();
+  void check_connections();
+  void check_device();
+
+  const int rank_;
+  const int size_;
+  ControlPlane& control_;
+  const CommunicatorFactory make_communicators_;
+  Timeline& timeline_;
+  Guarded<Submission>& submission_;
+  EngineStatus& status_;
+
+  // What is said and heard.
+  FrameQueue frames_;
+  Frame frame_;                   // that is handled
+  RequestList heard_;             // what it says
+  ResponsePool pool_of_lists_;    // for what it says
+  std::vector<RequestList> own_;  // what this rank says: the first `own_count_`
+  size_t own_count_ = 0;
+  std::string encoded_;
+  bool shutdown_announced_ = false;
+  bool saying_goodbye_ = false;  // shutdown is decided: ranks may leave
+
+  // What was agreed, on rank 0 by the coordinator.
+  ResponseCache cache_;
+  std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
+  Params params_;                             // in force for what is performed
+  StallInspector stalls_;
+  std::vector<ResponseList> lists_;  // what the coordinator has decided
+  uint64_t processed_ = 0;
+
+  // What is performed.
+  Executor executor_;
+  std::vector<Work> works_;  // of the response list that is being processed
+  Zeros zeros_;
+  Clock::time_point device_checked_{};
+};
+
+}  // namespace autotune
