@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 import horovod.torch as hvd
-from horovod import _engine
 from horovod.common import basics
 
 LENGTHS = (1, 2, 3, 7, 64, 1000, 200_000)
@@ -114,9 +113,10 @@ def set_booleans(allreduce: bool, allgather: bool) -> None:
     """Have all ranks use these settings; returns when all do. **Collective.**"""
     engine = basics.engine()
     if hvd.rank() == 0:
-        now = engine.params()
-        sizes = (now.fusion_threshold_bytes, now.cycle_time_ms, now.cache_capacity)
-        engine.propose(next(epochs), _engine.Params(*sizes, allreduce, allgather))
+        wanted = engine.params()
+        wanted.hierarchical_allreduce = allreduce
+        wanted.hierarchical_allgather = allgather
+        engine.propose(next(epochs), wanted)
     for _ in range(1000):
         engine.end_step()
         now = engine.params()
