@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,16 @@ def test_every_exported_name_exists_and_is_sorted() -> None:
     assert list(hvd.__all__) == sorted(hvd.__all__)
     for name in hvd.__all__:
         assert getattr(hvd, name) is not None
+
+
+def test_every_call_that_the_documents_name_exists() -> None:
+    root = Path(__file__).parents[3]
+    for document in (root / "README.md", *(root / "docs").glob("*.md")):
+        for path in re.findall(r"\bhvd((?:\.\w+)+)", document.read_text(encoding="utf-8")):
+            found = hvd
+            for name in path.split(".")[1:]:
+                assert hasattr(found, name), f"{document.name}: hvd{path}"
+                found = getattr(found, name)
 
 
 def test_mpi_ops_has_all_collectives_and_questions() -> None:
