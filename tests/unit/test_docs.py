@@ -6,6 +6,7 @@ import argparse
 import ast
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,17 @@ def test_the_manifest_is_an_mpi_job_whose_variables_exist() -> None:
     launcher = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     names = {v.env for v in VARIABLES}
     assert {entry["name"] for entry in launcher["env"]} <= names
+
+
+def test_the_examples_name_variables_that_exist() -> None:
+    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
+    files = [path for path in (ROOT / "examples").glob("**/*.*") if path.suffix != ".pyc"]
+    assert set(re.findall(r"HOROVOD_\w*[A-Z]", text_of(*files))) - names == set()
+
+
+def test_the_batch_script_is_a_shell_script() -> None:
+    checked = subprocess.run(["bash", "-n", ROOT / "examples/slurm.sh"], timeout=10)
+    assert checked.returncode == 0
 
 
 def test_every_example_is_named_in_the_documents() -> None:
