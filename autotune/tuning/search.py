@@ -239,10 +239,6 @@ class Search:
     def _trial_of(self, params: CommParams) -> Trial | None:
         return next((trial for trial in self.trials if trial.params == params), None)
 
-    @property
-    def _tried(self) -> list[CommParams]:
-        return [trial.params for trial in self.trials]
-
     # ---- memory ---------------------------------------------------------------------------------
 
     def _see_whether_memory_holds(self, params: CommParams, reading: LogRatio) -> None:
@@ -382,7 +378,7 @@ class Search:
     def _remembered_first(self) -> CommParams | None:
         """Return the best setting of the earlier job, until it was tried."""
         memory = self._recollection
-        if memory is None or self._trial_of(memory.best) is not None:
+        if memory is None or memory.best in self._optimizer.tried:  # its trial may not have ended
             return None
         return memory.best
 
