@@ -472,8 +472,8 @@ class Run:
         search = self.search
         if not search.trials:
             self._add_default()
-            if self._ends_for_want_of_headroom():
-                return
+        if len(self._default.readings) == 1 and self._ends_for_want_of_headroom():
+            return
         if self._rests >= MOST_RESTS:
             self._certify()
         elif self._next is not None:
@@ -491,9 +491,10 @@ class Run:
 
     def _ends_for_want_of_headroom(self) -> bool:
         """End the run right after the default was read, if no setting can gain anything."""
-        if len(self.search.trials) != 1:
+        readings = self._default.readings
+        if len(self.search.trials) != 1 or not readings:
             return False
-        bound = headroom(pool(self._default.readings))
+        bound = headroom(pool(readings))
         if bound >= WORTH_HAVING:
             return False
         reason = messages.headroom_reason(bound)

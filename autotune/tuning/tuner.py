@@ -237,7 +237,7 @@ class Tuner:
     def steps_to_done(self) -> int | None:
         """Training steps until tuning is over, about, at most; None: not known yet."""
         run = self._run
-        if run is None or not run.search.trials:
+        if run is None or not run.search.trials or not run.default.steps:
             return None
         return run.search.steps_to_done(run.default.step_us)
 

@@ -446,3 +446,25 @@ def test_two_level_operations_are_explored_only_where_a_step_uses_them(job):
     assert any(trial.params.hierarchical_allreduce for trial in run.trials)
     told = [line.text for line in run.of(Line)]
     assert sum("hierarchical_allgather is not explored" in text for text in told) == 1
+
+
+@pytest.mark.parametrize("warmup_samples", [0, 1])
+def test_a_resumed_run_that_has_only_read_the_default_goes_on(job, tuner, warmup_samples):
+    start = Resume(
+        trials=(Trial(trial_id=0, params=CommParams(), score=300.0),), samples=(), seed=7
+    )
+    run = job("bowl")
+    run.drive(tuner(warmup_samples=warmup_samples), start)
+    (certificate,) = run.of(Certificate)
+    assert run.done.certified and certificate.pairs
+    assert not any("inf" in line.text for line in run.of(Line))
+
+
+@pytest.mark.parametrize("warmup_samples", [None, 0])
+def test_a_resumed_run_without_headroom_ends(job, tuner, warmup_samples):
+    start = Resume(
+        trials=(Trial(trial_id=0, params=CommParams(), score=300.0),), samples=(), seed=7
+    )
+    run = job("silent")
+    run.drive(tuner(warmup_samples=warmup_samples), start)
+    assert not run.trials and "nothing to gain" in run.done.text
