@@ -158,8 +158,9 @@ class ReplayCheck:
 
     def check(self, check: ResultCheck) -> list[Event]:
         """Go back to the default where the results under the replayed setting are wrong."""
-        best = self._pairs.default
-        if not check.ok and self._in_force.params == self._tuned.params != best.params:
+        best, params = self._pairs.default, self._in_force.of(check.epoch)
+        is_over = self._is_done and self._in_force.params == best.params
+        if not check.ok and not is_over and params == self._tuned.params != best.params:
             self._put_in_force(best.params)
             what = messages.wrong_text(check, self._tuned.params, default=best.params)
             self._events.append(Line(text=what, level="error"))
@@ -224,8 +225,8 @@ class ReplayCheck:
         self._done(best, f"replay check: {self._test.verdict(kept)}")
 
     def _put_in_force(self, params: CommParams) -> None:
-        """Emit ``Apply`` unless ``params`` are in force."""
-        change = self._in_force.change(params, known=self._tuned.params)
+        """Emit ``Apply`` unless ``params``, which stay, are in force."""
+        change = self._in_force.change(params, known=params)
         if change is not None:
             self._events.append(change)
 

@@ -259,6 +259,9 @@ class Run:
             self._finalise(self.search.trials[0], self._no_certificate(reason, bound=0.0))
             return
         self.search.reject(params)
+        if self._next is not None and self._next[0] == params:
+            self._next, self._rests = None, 0
+            self.search.request()
         if attempt is not None and attempt.params == params:
             self._attempt = None
             if attempt.trial is None:

@@ -41,7 +41,7 @@ from autotune.tuning.events import Event, Identified, Plan, RunFinished
 from autotune.tuning.identify import Identifier
 from autotune.tuning.inert import without_operation
 from autotune.tuning.inforce import InForce
-from autotune.tuning.memory import Recollection
+from autotune.tuning.memory import Recollection, moved
 from autotune.tuning.normalise import Normaliser
 from autotune.tuning.pairs import PairedWindows
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
@@ -109,6 +109,7 @@ class Tuner:
         self._is_planning = self._was_planning = self._is_length_told = False
         self._troubles: set[str] = set()
         self._retunes = self._stale_plans = 0
+        self._wrong: list[CommParams] = []
         self._earlier: tuple[list[Trial], CommParams] | None = None
         self._kept: Trial | None = None
         self._watch: DriftWatch | None = None
@@ -165,6 +166,9 @@ class Tuner:
             self._warmup.shorten()
         if isinstance(start, Resume):
             self._run.search.carry_over(start)
+        for params in self._wrong:
+            if moved(params, self._space) == params:
+                self._run.reject(params)
         if self._space.size == 1:
             self._end_at_once("nothing to tune: all settings behave alike in this job")
         self._explore_if_ready()
@@ -263,6 +267,7 @@ class Tuner:
         space = self._space_of(operations)
         if self._earlier is not None:
             trials, best = self._earlier
+            trials = [trial for trial in trials if trial.params not in self._wrong]
             text = "this one, before it changed"
             return Recollection.of_trials(trials, best, space, text=text)
         if not isinstance(start, Fresh):
@@ -420,12 +425,15 @@ class Tuner:
         self._say(messages.length_text(run.default.step_us, steps=steps))
 
     def _give_up(self, params: CommParams) -> None:
+        """Never use a setting again, whatever is in force by now."""
+        self._wrong.append(params)
         if self.phase is Phase.DONE:
-            if self._in_force.params == params:
+            if self._kept is not None and self._kept.params == params:
                 self._fall_to_default("its results were wrong")
         elif self._run is not None:
             self._run.reject(params)
-            self._follow(self._run)
+            if self.phase is not Phase.WARMUP:
+                self._follow(self._run)
 
     # ---- DONE -----------------------------------------------------------------------------------
 
