@@ -97,6 +97,7 @@ class Tuner:
         self._settings = settings
         self._size, self._hosts, self._oversubscribed = size, hosts, oversubscribed
         self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
+        self._unused: dict[str, str] = {}
         self._default = CommParams().with_values(self._fixed)
         self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
         self._events: list[Event] = []
@@ -106,9 +107,9 @@ class Tuner:
         self._in_force = InForce(self._default)
         self._operations: Sequence[tuple[str, int]] = ()
         self._run: Run | None = None
-        self._is_planning = self._was_planning = self._is_length_told = False
+        self._was_planning = self._is_length_told = False
         self._troubles: set[str] = set()
-        self._retunes = self._stale_plans = 0
+        self._retunes = self._plans_out = self._stale_plans = 0
         self._wrong: list[CommParams] = []
         self._earlier: tuple[list[Trial], CommParams] | None = None
         self._kept: Trial | None = None
@@ -160,8 +161,9 @@ class Tuner:
             return self._take_events()
         self.seed = start.seed if isinstance(start, Resume) else self.seed
         self._operations, self._is_length_told = operations, False
-        memory = self._recollection(operations, start)
-        self._run = self._new_run(operations, memory)
+        self._space = self._space_of(operations)
+        memory = self._recollection(start)
+        self._run = self._new_run(memory)
         if memory is not None:
             self._warmup.shorten()
         if isinstance(start, Resume):
@@ -177,12 +179,12 @@ class Tuner:
     def work(self) -> Callable[[], Plan] | None:
         """Return something to compute and to hand to ``accept``, or None; each is returned once."""
         work = self._run.work() if self._run is not None else None
-        self._is_planning = self._is_planning or work is not None
+        self._plans_out += work is not None
         return work
 
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
-        self._is_planning, self._was_planning = False, True
+        self._plans_out, self._was_planning = self._plans_out - 1, True
         if plan.trouble is not None and plan.trouble not in self._troubles:
             self._troubles.add(plan.trouble)
             self._say(
@@ -260,11 +262,9 @@ class Tuner:
 
     # ---- start ----------------------------------------------------------------------------------
 
-    def _recollection(
-        self, operations: Sequence[tuple[str, int]], start: Start
-    ) -> Recollection | None:
+    def _recollection(self, start: Start) -> Recollection | None:
         """Return what is remembered of a job that resembles this one; says where it comes from."""
-        space = self._space_of(operations)
+        space = self._space
         if self._earlier is not None:
             trials, best = self._earlier
             trials = [trial for trial in trials if trial.params not in self._wrong]
@@ -279,7 +279,12 @@ class Tuner:
         return found
 
     def _space_of(self, operations: Sequence[tuple[str, int]]) -> SearchSpace:
+        """Return the settings for these training steps; says what they do not use."""
         unused = without_operation(operations, {*self._fixed, *self._inert})
+        fresh = {name: why for name, why in unused.items() if name not in self._unused}
+        for text in messages.frozen_text({}, fresh):
+            self._say(text)
+        self._unused = unused
         return SearchSpace(
             self._default,
             frozen={*self._fixed, *self._inert, *unused},
@@ -287,12 +292,7 @@ class Tuner:
             payload=sum(size for _, size in operations),
         )
 
-    def _new_run(self, operations: Sequence[tuple[str, int]], memory: Recollection | None) -> Run:
-        unused = without_operation(operations, {*self._fixed, *self._inert})
-        for text in messages.frozen_text({}, unused):
-            self._say(text)
-        self._space = self._space_of(operations)
-        self._inert |= unused
+    def _new_run(self, memory: Recollection | None) -> Run:
         seeds = np.random.SeedSequence([self.seed, self._retunes] if self._retunes else self.seed)
         for_proposals, for_pairs = seeds.spawn(2)
         rng = np.random.default_rng(for_proposals)
@@ -363,7 +363,7 @@ class Tuner:
         """Read the training step from its beginning; the driver answers with ``begin``."""
         signature = self._identifier.signature
         assert signature is not None
-        self._stale_plans += self._is_planning
+        self._stale_plans = self._plans_out
         is_same_job = retune and self._kept is not None and self._kept.params != self._default
         best = self._kept.params if self._kept is not None else self._default
         self._earlier = (self.trials, best) if is_same_job else None
@@ -392,7 +392,7 @@ class Tuner:
 
     def _take(self, record: StepRecord, run: Run, *, disturbed: bool) -> None:
         if self.phase is not Phase.WARMUP:
-            planning = self._is_planning or self._was_planning  # it may have begun in this step
+            planning = self._plans_out > 0 or self._was_planning  # it may have begun in this step
             self._was_planning = False
             run.read(record, disturbed=disturbed or (self._oversubscribed and planning))
             self._follow(run)
@@ -466,12 +466,13 @@ class Tuner:
             self._drifted(self._kept, self._watch)
 
     def _drifted(self, kept: Trial, watch: DriftWatch) -> None:
-        """Compare the result with the default, or tune again where that cannot help."""
-        if kept.params == self._default or watch.links_changed:
-            self._say(messages.drift_text(is_default=kept.params == self._default, retunes=True))
+        """Tune again where that can help and may be; else compare the result with the default."""
+        is_default = kept.params == self._default
+        retunes = is_default or (watch.links_changed and self._retunes < MOST_RETUNES)
+        self._say(messages.drift_text(is_default=is_default, retunes=retunes))
+        if retunes:
             self._retune()
             return
-        self._say(messages.drift_text(is_default=False, retunes=False))
         self._recheck = PairedWindows(
             Trial(trial_id=0, params=self._default, score=0.0),
             Trial(trial_id=max(1, kept.trial_id), params=kept.params, score=kept.score),

@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 import re
 
+from autotune.storage.contract import Fresh
 from autotune.trial import CommParams, RunState
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import Identified, RunFinished
-from autotune.tuning.records import StepRecord
-from autotune.tuning.tuner import MOST_RETUNES, Phase
+from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.tuner import MOST_RETUNES, Phase, Tuner
 
 FIRST, SECOND = 7, 8
 
@@ -146,3 +147,37 @@ def test_a_job_that_hardly_trained_hears_how_often(job, tuner):
     (line,) = [event for event in run.of(Line) if "not tuned so far" in event.text]
     assert re.search(r"only 6 of 20\d steps run the same collectives", line.text)
     assert ", 6 of them training steps" in tuned.finish()[0].text
+
+
+def test_a_plan_that_an_earlier_run_asked_for_is_not_taken_for_one_of_this_run(job, tuner):
+    run, tuned = job("bowl", noise=0.0), tuner()
+    signatures = iter((FIRST, SECOND, 9))
+    asked, work = [], tuned.work
+
+    def hold() -> None:
+        if (wanted := work()) is not None:
+            asked.append(wanted)
+
+    tuned.work = hold
+    for count in (1, 2, 3):
+        signed(run, itertools.repeat(next(signatures)))
+        while len(asked) < count and run.steps < 1000:
+            run.advance(tuned)
+        if count == 2:
+            tuned.accept(asked[0]())
+    assert len(run.of(Identified)) == 3
+    trials = len(run.trials)
+    tuned.accept(asked[1]())
+    until = run.steps + 100
+    while run.steps < until:
+        run.advance(tuned)
+    assert run.params == CommParams() and len(run.trials) == trials
+
+
+def test_what_one_training_step_does_not_use_another_one_may(tuner):
+    tuned = Tuner(settings=TunerSettings(), seed=0, size=4)
+    lines = [e.text for k in (1, 2) for e in tuned.begin([("allreduce", 8)], Fresh())]
+    assert len([text for text in lines if "hierarchical_allgather is not explored" in text]) == 1
+    assert "hierarchical_allgather" not in tuned._space.names
+    tuned.begin([("allreduce", 8), ("allgather", 8)], Fresh())
+    assert "hierarchical_allgather" in tuned._space.names
