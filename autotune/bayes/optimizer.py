@@ -331,9 +331,14 @@ class BayesianOptimizer:
         (ratio,) = self._ratios(mean - PESSIMISM * std)
         return Proposal(params=params, improvement=math.inf, worst_ratio=float(ratio))
 
-    def incumbent(self) -> Incumbent:
-        """Return the best setting by posterior mean; ties go to the default."""
-        settings = [params for params in self.tried if params not in self._rejected]
+    def incumbent(self, among: Sequence[CommParams] | None = None) -> Incumbent:
+        """Return the best setting by posterior mean; ties go to the default.
+
+        Args:
+            among: Settings that come into question; None: all that were tried.
+        """
+        tried = self.tried if among is None else [p for p in self.tried if p in among]
+        settings = [params for params in tried if params not in self._rejected]
         if self.space.default not in settings:
             return Incumbent(params=self.space.default, gain=0.0, std=0.0)
         settings.sort(key=lambda params: params != self.space.default)

@@ -97,7 +97,8 @@ class Account:
         """Book a training step; under the default nothing is lost by definition."""
         self.steps += record.count
         self._open_steps += record.count
-        if not is_default and record.duration_us > 0 and self._default_us > 0:
+        is_real = math.isfinite(record.duration_us) and record.duration_us > 0
+        if not is_default and is_real and self._default_us > 0:
             self._open.setdefault(record.epoch, []).append(record)
 
     @property

@@ -197,7 +197,7 @@ class PairedTest:
         self._low = max(self._low, bounds.low, clipped.low)
         self._high = min(self._high, bounds.high)
         self._is_not_faster = self._is_not_faster or clipped.high <= 0
-        if self._low > 0 and self._proven_at is None:
+        if clipped.low > 0 and self._proven_at is None:
             self._proven_at = self.pairs
 
     def decision(self) -> bool | None:

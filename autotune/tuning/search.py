@@ -117,9 +117,10 @@ class Search:
 
     @property
     def incumbent(self) -> Incumbent:
-        """The best setting by posterior mean."""
+        """The best setting by posterior mean, of the finished trials."""
         if self._incumbent is None:
-            self._incumbent = self._optimizer.incumbent()
+            finished = [trial.params for trial in self.trials]
+            self._incumbent = self._optimizer.incumbent(finished)
         return self._incumbent
 
     @property

@@ -468,3 +468,15 @@ def test_a_resumed_run_without_headroom_ends(job, tuner, warmup_samples):
     run = job("silent")
     run.drive(tuner(warmup_samples=warmup_samples), start)
     assert not run.trials and "nothing to gain" in run.done.text
+
+
+def test_the_best_so_far_is_a_finished_trial_also_while_another_one_is_read(job, tuner):
+    """A setting whose bracket is open may look better: it is not in the log yet."""
+    chosen, run = tuner(3, max_samples=12), job("bowl", seed=3)
+    while chosen.phase is not Phase.CERTIFY and run.steps < 2000:
+        run.drive(chosen, most_steps=run.steps + 1)
+        if len(run.trials) > 4:
+            gains = {t.params: t.gain.estimate for t in run.trials[1:] if t.gain is not None}
+            assert max(gains.values()) > 0.1
+            assert chosen.standing.best.trial_id > 0 and chosen.standing.best in run.trials
+    assert len(run.trials) > 5
