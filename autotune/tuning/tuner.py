@@ -372,6 +372,8 @@ class Tuner:
         self._account, self._normaliser = Account(self._settings.budget), Normaliser()
         self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
         parts = self._identifier.parts
+        # What the driver has not heard of yet is answered no more: the steps have changed since.
+        self._events[:] = [one for one in self._events if not isinstance(one, Identified)]
         self._events.append(Identified(signature=signature, parts=parts, retune=retune))
 
     def _complain(self) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 import itertools
 import re
 
+import pytest
+
 from autotune.storage.contract import Fresh
 from autotune.trial import CommParams, RunState
 from autotune.tuning.changes import Apply, Done, Line, Progress
@@ -181,3 +183,18 @@ def test_what_one_training_step_does_not_use_another_one_may(tuner):
     assert "hierarchical_allgather" not in tuned._space.names
     tuned.begin([("allreduce", 8), ("allgather", 8)], Fresh())
     assert "hierarchical_allgather" in tuned._space.names
+
+
+@pytest.mark.parametrize("loop", [30, 40, 60])
+def test_a_loop_and_the_training_after_it_may_arrive_in_one_batch(job, tuner, loop):
+    """The driver answers what it hears last; a run of the loop would never be read."""
+    run, chosen = job("bowl"), tuner(warmup_samples=0, steps_per_sample=1, max_samples=1)
+    run._take(chosen, chosen.open(), Fresh())
+    found = {"signature": 99, "is_explicit": False}
+    loop_steps = [dataclasses.replace(run.step(), **found) for _ in range(loop)]
+    training = [run.step() for _ in range(10)]
+    run._take(chosen, chosen.observe([*loop_steps, *training]), Fresh())
+    assert len(run.of(Identified)) == 1
+    for _ in range(100):
+        run._take(chosen, chosen.observe([run.step()]), Fresh())
+    assert run.trials and run.done is not None
