@@ -5,6 +5,7 @@ Both acts run the same script under the same commands; they differ in where its 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -164,12 +165,16 @@ class Act:
         """Run a command; the demo ends when it fails.
 
         Raises:
-            TimeIsUp: It has not ended within ``limit_s`` seconds; it is ended.
+            TimeIsUp: It has not ended within ``limit_s`` seconds; it is ended, and what it said
+                is printed.
         """
         process = self.start(words, environ, output)
         try:
             texts = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
+            end(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                print("".join(text for text in process.communicate(timeout=3) if text), end="")
             raise TimeIsUp(f"demo: no end within {limit_s:g} s: {shown(words)}") from None
         finally:
             end(process)

@@ -116,19 +116,24 @@ def test_steps_of_another_kind_are_not_scored(job, tuner):
     assert run.trials[0].score == pytest.approx(true, rel=1e-5)
 
 
-def test_steps_that_span_a_change_are_not_scored(job, tuner):
+@pytest.mark.parametrize(("spanning_us", "trials"), [(3e5, 9), (1e9, 2)])
+def test_steps_that_span_a_change_are_not_scored(job, tuner, spanning_us, trials):
+    """They count as time lost: at 1,000 s for each change the budget is soon spent."""
     run = job("bowl", noise=0.0)
     seen = [0]
 
     def spoil(record):
         changed, seen[0] = record.epoch != seen[0], record.epoch
-        return [dataclasses.replace(record, epoch=-1, duration_us=1e9)] if changed else [record]
+        if changed:
+            return [dataclasses.replace(record, epoch=-1, duration_us=spanning_us)]
+        return [record]
 
     run.spoil = spoil
-    run.drive(tuner())
+    run.drive(tuner(max_samples=9))
+    assert len(run.trials) == trials and run.done is not None
     true = {trial.params: 24_150_000 / (1000 * run.step_ms(trial.params)) for trial in run.trials}
     for trial in run.trials:
-        assert trial.score == pytest.approx(true[trial.params], rel=0.02)
+        assert trial.score == pytest.approx(true[trial.params], rel=1e-4)
 
 
 def test_samples_have_one_epoch_each(finished):
@@ -209,6 +214,7 @@ def test_single_steps_without_warmup_are_enough(job, tuner):
     run = job("bowl")
     run.drive(tuner(warmup_samples=0, steps_per_sample=1, max_samples=5))
     assert run.done is not None and run.steps < 300
+    assert sum(s.kind is not SampleKind.CERTIFY for s in run.samples) < 30
 
 
 def test_hidden_communication_ends_it_at_once(job, tuner):
