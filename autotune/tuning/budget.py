@@ -123,5 +123,14 @@ class Account:
         """The allowance in steps of the default."""
         return self.allowance_us / self._default_us if self._default_us > 0 else 0.0
 
+    def covers(self, ratio: float, steps: int) -> bool:
+        """Return whether the allowance covers what a trial may cost.
+
+        Args:
+            ratio: Its step time over the default's.
+            steps: Steps of its window.
+        """
+        return self.allowance_steps >= float(price_steps(np.array([ratio]), steps)[0])
+
     def _charge(self, default_us: float) -> float:
         return sum(charge_us(records, default_us) for records in self._open.values())

@@ -1,8 +1,7 @@
 """After DONE: whether the job has changed so much that the result may be wrong by now.
 
-``DriftWatch`` compares short windows with those right after tuning. What it finds is a suspicion:
-the setting in force and the default are compared in pairs then, and where the time spent waiting
-for communication has changed, too, the job is tuned again.
+``DriftDetector`` compares short windows with those right after tuning. What it finds is a
+suspicion, which ``aftercare`` follows.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ WAITED = 1.25
 """Exposed communication that differs by this factor from what it was: the links have changed."""
 
 
-class DriftWatch:
-    """Watches the step time under a setting that stays in force."""
+class DriftDetector:
+    """Follows the step time under a setting that stays in force."""
 
     def __init__(self) -> None:
         """Know nothing yet."""

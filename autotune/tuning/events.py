@@ -33,7 +33,36 @@ class RunFinished:
     best: Trial | None
 
 
-Event = Apply | Line | Progress | Done | Sample | Trial | Certificate | RunFinished | Identified
+Message = Apply | Line | Progress | Done
+"""For the runtime: it is sent as it is."""
+Entry = Sample | Trial | Certificate | RunFinished
+"""For the trial log."""
+Event = Message | Entry | Identified
+
+
+class Events:
+    """What is to be told next, in order."""
+
+    def __init__(self) -> None:
+        """Nothing is to be told yet."""
+        self._events: list[Event] = []
+
+    def add(self, *events: Event | None) -> None:
+        """Add events; None stands for one that is not needed."""
+        self._events += [event for event in events if event is not None]
+
+    def say(self, text: str, *, level: str = "info") -> None:
+        """Add a line for rank 0's log."""
+        self._events.append(Line(text=text, level=level))
+
+    def withdraw_requests(self) -> None:
+        """Drop the requests that the driver has not heard of yet."""
+        self._events = [event for event in self._events if not isinstance(event, Identified)]
+
+    def take(self) -> list[Event]:
+        """Return what is to be told; each event is returned once."""
+        events, self._events = self._events, []
+        return events
 
 
 @dataclass(frozen=True, kw_only=True)

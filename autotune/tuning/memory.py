@@ -75,13 +75,6 @@ class Recollection:
         kept = {params: ratios[params] for params in nearest}
         return cls(ratios=kept | {best: ratios[best]}, best=best, text=text)
 
-    def tell(self, optimizer: BayesianOptimizer) -> dict[CommParams, int]:
-        """Tell the optimizer what is remembered; return the number of each reading."""
-        return {
-            params: optimizer.tell(params, ratio.mean, ratio.variance, is_hearsay=True)
-            for params, ratio in self.ratios.items()
-        }
-
     def is_contradicted(self, reading: LogRatio) -> bool:
         """Return whether a reading of ``best`` in this job contradicts what is remembered."""
         high = reading.mean + CLEARLY * math.sqrt(reading.variance)
@@ -92,6 +85,52 @@ class Recollection:
         known = self.ratios[self.best].mean
         low, high = SCALES
         return min(max(reading.mean / known, low), high) if known > 0 else 1.0
+
+
+class WarmStart:
+    """What is remembered, as one optimizer was told of it, while it holds."""
+
+    def __init__(self, recollection: Recollection | None, optimizer: BayesianOptimizer) -> None:
+        """Tell ``optimizer`` what is remembered; None: nothing."""
+        self._recollection, self._optimizer = recollection, optimizer
+        ratios = {} if recollection is None else recollection.ratios
+        self._numbers = {
+            params: optimizer.tell(params, ratio.mean, ratio.variance, is_hearsay=True)
+            for params, ratio in ratios.items()
+        }
+
+    @property
+    def is_used(self) -> bool:
+        """Whether what an earlier job learned still counts."""
+        return self._recollection is not None
+
+    @property
+    def first(self) -> CommParams | None:
+        """The best setting of the earlier job, until it was tried."""
+        memory = self._recollection
+        if memory is None or memory.best in self._optimizer.tried:  # its trial may not have ended
+            return None
+        return memory.best
+
+    def judge(self, params: CommParams, reading: LogRatio) -> None:
+        """Drop what is remembered, or put it in proportion, when its best setting was read.
+
+        Args:
+            params: A setting.
+            reading: The first one of it in this job.
+        """
+        memory = self._recollection
+        if memory is None or params != memory.best:
+            return
+        if not memory.is_contradicted(reading):
+            scale = memory.scale(reading)
+            for other, number in self._numbers.items():
+                ratio = memory.ratios[other]
+                self._optimizer.amend(number, scale * ratio.mean, ratio.variance)
+            return
+        for number in self._numbers.values():
+            self._optimizer.forget(number)
+        self._recollection, self._numbers = None, {}
 
 
 def moved(params: CommParams, space: SearchSpace) -> CommParams:

@@ -32,25 +32,23 @@ from autotune.space import Value
 from autotune.storage.contract import Fresh, Replay, Resume, Start
 from autotune.trial import CommParams, RunState, Standing, Trial
 from autotune.tuning import messages
-from autotune.tuning.brackets import Noise
+from autotune.tuning.aftercare import Aftercare, Verdict
 from autotune.tuning.budget import Account
 from autotune.tuning.certify import ALPHA
-from autotune.tuning.changes import Done, Line, Progress
-from autotune.tuning.drift import DriftWatch
-from autotune.tuning.events import Event, Identified, Plan, RunFinished
+from autotune.tuning.changes import Done, Progress
+from autotune.tuning.events import Event, Events, Identified, Plan, RunFinished
+from autotune.tuning.explore import WORTH_HAVING
 from autotune.tuning.identify import Identifier
-from autotune.tuning.inert import without_operation
 from autotune.tuning.inforce import InForce
+from autotune.tuning.job import Job
 from autotune.tuning.memory import Recollection, moved
 from autotune.tuning.normalise import Normaliser
-from autotune.tuning.pairs import PairedWindows
+from autotune.tuning.planning import Planning
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
-from autotune.tuning.replay_check import ReplayTest
-from autotune.tuning.run import WORTH_HAVING, Phase, Run
+from autotune.tuning.run import Phase, Run
 from autotune.tuning.scoring import is_usable, pool
 from autotune.tuning.search import Search
-from autotune.tuning.trend import PhysicsPrior
-from autotune.tuning.warmup import Warmup, default_steps, steps_per_sample, window_steps
+from autotune.tuning.warmup import Warmup, default_steps, window_steps
 
 __all__ = ["WORTH_HAVING", "Phase", "Tuner"]
 
@@ -59,7 +57,11 @@ MOST_RETUNES = 3
 
 
 class Tuner:
-    """One job's tuning.
+    """One job's tuning, from its first step to its end.
+
+    It finds out what a training step is, warms up, follows one ``Run`` after the other (a new one
+    where the job has changed), and looks after what the latest one has kept. Which setting is in
+    force in which epoch, and what exploring may still lose, last as long as the job.
 
     Attributes:
         phase: Where it is.
@@ -95,40 +97,43 @@ class Tuner:
         self.phase = Phase.WARMUP
         self.seed = seed
         self._settings = settings
-        self._size, self._hosts, self._oversubscribed = size, hosts, oversubscribed
-        self._fixed, self._inert = dict(fixed or {}), dict(inert or {})
+        self._job = job = Job(
+            size=size,
+            hosts=hosts,
+            oversubscribed=oversubscribed,
+            fixed=dict(fixed or {}),
+            inert=dict(inert or {}),
+        )
+        self._default, self._space = job.default, job.space
         self._unused: dict[str, str] = {}
-        self._default = CommParams().with_values(self._fixed)
-        self._space = SearchSpace(self._default, frozen={*self._fixed, *self._inert})
-        self._events: list[Event] = []
+        self._events = Events()
         self._identifier, self._normaliser = Identifier(), Normaliser()
         self._warmup = Warmup(settings)
         self._account = Account(settings.budget)
         self._in_force = InForce(self._default)
+        self._planning = Planning()
         self._operations: Sequence[tuple[str, int]] = ()
         self._run: Run | None = None
-        self._was_planning = self._is_length_told = False
-        self._troubles: set[str] = set()
-        self._retunes = self._plans_out = self._stale_plans = 0
+        self._is_length_told = False
+        self._retunes = 0
         self._wrong: list[CommParams] = []
         self._earlier: tuple[list[Trial], CommParams] | None = None
         self._kept: Trial | None = None
-        self._watch: DriftWatch | None = None
-        self._recheck: PairedWindows | None = None
+        self._aftercare: Aftercare | None = None
 
     # ---- what the driver calls ------------------------------------------------------------------
 
     def open(self) -> list[Event]:
         """Return what can be said before the first step: what is tuned, or that nothing is."""
-        for text in messages.frozen_text(self._fixed, self._inert):
-            self._say(text)
-        if self._size == 1:
+        for text in messages.frozen_text(self._job.fixed, self._job.inert):
+            self._events.say(text)
+        if self._job.size == 1:
             self._end_at_once("nothing to tune: the job has one rank and does not communicate")
         elif self._space.size == 1:
             self._end_at_once("nothing to tune: every parameter is set explicitly or cannot matter")
         else:
-            self._say(messages.start_text(self._settings))
-        return self._take_events()
+            self._events.say(messages.start_text(self._settings))
+        return self._events.take()
 
     def observe(self, records: Sequence[StepRecord], *, disturbed: bool = False) -> list[Event]:
         """Take finished steps, in order.
@@ -141,13 +146,13 @@ class Tuner:
             if record.count > 0:
                 self._observe(record, disturbed=disturbed)
         self._complain()
-        return self._take_events()
+        return self._events.take()
 
     def wait(self, seconds: float, *, communicates: bool = False) -> list[Event]:
         """Take note that no step has ended for ``seconds``, as ``Identifier.wait``."""
         self._identifier.wait(seconds, communicates=communicates)
         self._complain()
-        return self._take_events()
+        return self._events.take()
 
     def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
         """Start after ``Identified``.
@@ -158,7 +163,7 @@ class Tuner:
         """
         if isinstance(start, Replay):
             self._replay(start)
-            return self._take_events()
+            return self._events.take()
         self.seed = start.seed if isinstance(start, Resume) else self.seed
         self._operations, self._is_length_told = operations, False
         self._space = self._space_of(operations)
@@ -167,44 +172,43 @@ class Tuner:
         if memory is not None:
             self._warmup.shorten()
         if isinstance(start, Resume):
-            self._run.search.carry_over(start)
+            self._run.search.findings.carry_over(start)
         for params in self._wrong:
             if moved(params, self._space) == params:
-                self._run.reject(params)
+                self._events.add(*self._run.reject(params))
         if self._space.size == 1:
             self._end_at_once("nothing to tune: all settings behave alike in this job")
         self._explore_if_ready()
-        return self._take_events()
+        return self._events.take()
 
     def work(self) -> Callable[[], Plan] | None:
         """Return something to compute and to hand to ``accept``, or None; each is returned once."""
         work = self._run.work() if self._run is not None else None
-        self._plans_out += work is not None
+        if work is not None:
+            self._planning.handed_out()
         return work
 
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
-        self._plans_out, self._was_planning = self._plans_out - 1, True
-        if plan.trouble is not None and plan.trouble not in self._troubles:
-            self._troubles.add(plan.trouble)
-            self._say(
-                f"autotune: proposals may be worse than usual: {plan.trouble}", level="warning"
+        if (trouble := self._planning.new_trouble(plan)) is not None:
+            self._events.say(
+                f"autotune: proposals may be worse than usual: {trouble}", level="warning"
             )
-        if self._stale_plans:  # it was asked for by a run that is no more
-            self._stale_plans -= 1
-        elif self._run is not None and self.phase is Phase.EXPLORE:
-            self._run.accept(plan)
-            self._follow(self._run)
-        return self._take_events()
+        is_wanted = self._planning.came_back(plan)
+        if is_wanted and self._run is not None and self.phase is Phase.EXPLORE:
+            self._follow(self._run, self._run.accept(plan))
+        return self._events.take()
 
     def check(self, check: ResultCheck) -> list[Event]:
         """Take the verdict on a result; a setting whose results are wrong is given up."""
         params = self._in_force.of(check.epoch)
         if not check.ok and params is not None:
-            self._say(messages.wrong_text(check, params, default=self._default), level="error")
+            self._events.say(
+                messages.wrong_text(check, params, default=self._default), level="error"
+            )
             if params != self._default:
                 self._give_up(params)
-        return self._take_events()
+        return self._events.take()
 
     def finish(self) -> list[Event]:
         """Say where the run stands when the job ends."""
@@ -215,19 +219,19 @@ class Tuner:
             seen, more = self._identifier.observed, self._steps_to_first_sample
             is_known = self._warmup.step_us is not None
             text = messages.no_sample_text(seen, more=more, is_known=is_known)
-            self._say(text, level="warning")
+            self._events.say(text, level="warning")
         else:
             done, most = len(self.trials), self._settings.max_samples
-            self._say(
+            self._events.say(
                 messages.unfinished_text(standing, done=done, most=most, names=self._space.names)
             )
-        self._events.append(RunFinished(state=RunState.UNFINISHED, best=self._best))
-        return self._take_events()
+        self._events.add(RunFinished(state=RunState.UNFINISHED, best=self._best))
+        return self._events.take()
 
     @property
     def trials(self) -> list[Trial]:
         """Finished trials, by trial_id."""
-        return self._run.search.trials if self._run is not None else []
+        return self._run.trials if self._run is not None else []
 
     @property
     def standing(self) -> Standing | None:
@@ -243,7 +247,7 @@ class Tuner:
     def steps_to_done(self) -> int | None:
         """Training steps until tuning is over, about, at most; None: not known yet."""
         run = self._run
-        if run is None or not run.search.trials or not run.default.steps:
+        if run is None or not run.trials or not run.default.steps:
             return None
         return run.search.steps_to_done(run.default.step_us)
 
@@ -275,22 +279,17 @@ class Tuner:
         known = (Recollection.of(memory, space) for memory in start.memory)
         found = next((memory for memory in known if memory is not None), None)
         if found is not None:
-            self._say(messages.memory_text(found, names=space.names))
+            self._events.say(messages.memory_text(found, names=space.names))
         return found
 
     def _space_of(self, operations: Sequence[tuple[str, int]]) -> SearchSpace:
         """Return the settings for these training steps; says what they do not use."""
-        unused = without_operation(operations, {*self._fixed, *self._inert})
+        unused = self._job.unused(operations)
         fresh = {name: why for name, why in unused.items() if name not in self._unused}
         for text in messages.frozen_text({}, fresh):
-            self._say(text)
+            self._events.say(text)
         self._unused = unused
-        return SearchSpace(
-            self._default,
-            frozen={*self._fixed, *self._inert, *unused},
-            tensors=len(operations),
-            payload=sum(size for _, size in operations),
-        )
+        return self._job.space_of(operations)
 
     def _new_run(self, memory: Recollection | None) -> Run:
         seeds = np.random.SeedSequence([self.seed, self._retunes] if self._retunes else self.seed)
@@ -301,13 +300,12 @@ class Tuner:
                 self._space,
                 self._settings,
                 rng=rng,
-                proposals_per_plan=2 if self._oversubscribed else 1,
+                proposals_per_plan=2 if self._job.oversubscribed else 1,
                 recollection=memory,
             ),
             settings=self._settings,
             account=self._account,
             in_force=self._in_force,
-            events=self._events,
             rng=np.random.default_rng(for_pairs),
             alpha=ALPHA / 2 ** (self._retunes + 1),  # adds up to ALPHA however often it retunes
         )
@@ -321,12 +319,8 @@ class Tuner:
         windows = self._warmup.latest
         if self._settings.prior and self._operations and windows:
             reading = pool([window.reading() for window in windows])
-            prior = PhysicsPrior(
-                self._operations, self._default, reading, size=self._size, hosts=self._hosts
-            )
-            run.search.expect(prior)
-        run.start(windows)
-        self._follow(run)
+            run.search.findings.expect(self._job.trend(self._operations, reading))
+        self._follow(run, run.start(windows))
 
     # ---- steps ----------------------------------------------------------------------------------
 
@@ -346,14 +340,14 @@ class Tuner:
             self._retune(messages.ANOTHER_STEP)
             return
         if self._run is not None:
-            self._events.append(RunFinished(state=RunState.UNFINISHED, best=self._best))
+            self._events.add(RunFinished(state=RunState.UNFINISHED, best=self._best))
         if self.phase is Phase.WARMUP:
             self._start_over()
             return
         self._change_to(self._default)
         if self._retunes < MOST_RETUNES:
             self._retunes += 1
-            self._say(messages.ANOTHER_STEP)
+            self._events.say(messages.ANOTHER_STEP)
             self._start_over()
         else:
             self._run = None
@@ -363,24 +357,24 @@ class Tuner:
         """Read the training step from its beginning; the driver answers with ``begin``."""
         signature = self._identifier.signature
         assert signature is not None
-        self._stale_plans = self._plans_out
+        self._planning.drop()
         is_same_job = retune and self._kept is not None and self._kept.params != self._default
         best = self._kept.params if self._kept is not None else self._default
         self._earlier = (self.trials, best) if is_same_job else None
         self._run, self.phase = None, Phase.WARMUP
-        self._kept = self._watch = self._recheck = None
+        self._kept = self._aftercare = None
         self._account, self._normaliser = Account(self._settings.budget), Normaliser()
         self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
         parts = self._identifier.parts
         # What the driver has not heard of yet is answered no more: the steps have changed since.
-        self._events[:] = [one for one in self._events if not isinstance(one, Identified)]
-        self._events.append(Identified(signature=signature, parts=parts, retune=retune))
+        self._events.withdraw_requests()
+        self._events.add(Identified(signature=signature, parts=parts, retune=retune))
 
     def _complain(self) -> None:
         """Say why the job is not tuned, when it has gone on for long without a training step."""
         if self.phase is Phase.WARMUP and (seen := self._identifier.complaint()) is not None:
             text = f"autotune: not tuned so far: {messages.not_recognised_text(seen)}"
-            self._say(text, level="warning" if seen.steps else "info")
+            self._events.say(text, level="warning" if seen.steps else "info")
 
     def _observe_training(self, record: StepRecord, *, disturbed: bool) -> None:
         record = self._normaliser.normalised(record)
@@ -394,26 +388,26 @@ class Tuner:
 
     def _take(self, record: StepRecord, run: Run, *, disturbed: bool) -> None:
         if self.phase is not Phase.WARMUP:
-            planning = self._plans_out > 0 or self._was_planning  # it may have begun in this step
-            self._was_planning = False
-            run.read(record, disturbed=disturbed or (self._oversubscribed and planning))
-            self._follow(run)
+            planning = self._planning.may_have_disturbed()
+            disturbed = disturbed or (self._job.oversubscribed and planning)
+            self._follow(run, run.read(record, disturbed=disturbed))
             return
         if not disturbed:
             self._warmup.add(record)
         self._explore_if_ready()
         if self.phase is Phase.WARMUP and self._warmup.has_news():
             text = messages.warmup_text(self._settings, steps=self._steps_to_first_sample or 0)
-            self._events.append(Progress(text=text))
+            self._events.add(Progress(text=text))
 
-    def _follow(self, run: Run) -> None:
-        """See how far the run has come."""
+    def _follow(self, run: Run, events: list[Event]) -> None:
+        """Pass on what the run has to tell, and see how far it has come."""
+        self._events.add(*events)
         self.phase = run.phase
         if run.outcome is None:
             self._tell_length(run)
             return
         best, certificate = run.outcome.best, run.outcome.certificate
-        self._events += [certificate, RunFinished(state=RunState.DONE, best=best)]
+        self._events.add(certificate, RunFinished(state=RunState.DONE, best=best))
         disturbed = run.disturbed_steps
         reason = messages.reason_text(certificate, self._account, disturbed=disturbed)
         self._done(best, certified=certificate.certified, reason=reason)
@@ -424,7 +418,7 @@ class Tuner:
         if steps is None or self._is_length_told or self._settings.max_samples < 2:
             return
         self._is_length_told = True
-        self._say(messages.length_text(run.default.step_us, steps=steps))
+        self._events.say(messages.length_text(run.default.step_us, steps=steps))
 
     def _give_up(self, params: CommParams) -> None:
         """Never use a setting again, whatever is in force by now."""
@@ -433,9 +427,11 @@ class Tuner:
             if self._kept is not None and self._kept.params == params:
                 self._fall_to_default("its results were wrong")
         elif self._run is not None:
-            self._run.reject(params)
+            events = self._run.reject(params)
             if self.phase is not Phase.WARMUP:
-                self._follow(self._run)
+                self._follow(self._run, events)
+            else:
+                self._events.add(*events)
 
     # ---- DONE -----------------------------------------------------------------------------------
 
@@ -447,63 +443,35 @@ class Tuner:
 
     def _done(self, best: Trial, *, certified: bool, reason: str) -> None:
         self.phase = Phase.DONE
-        self._kept, self._watch, self._recheck = best, DriftWatch(), None
+        self._kept = best
+        self._aftercare = Aftercare(
+            best,
+            self._default,
+            settings=self._settings,
+            in_force=self._in_force,
+            rng=np.random.default_rng([self.seed, 1 + self._retunes]),
+            may_retune=self._retunes < MOST_RETUNES,
+        )
         text = messages.result_text(best, reason=reason, names=self._space.names)
         params, epoch = best.params.as_dict(), self._in_force.epoch
-        self._events.append(Done(epoch=epoch, params=params, certified=certified, text=text))
+        self._events.add(Done(epoch=epoch, params=params, certified=certified, text=text))
 
     def _end_at_once(self, reason: str) -> None:
         self.phase = Phase.DONE
         params, epoch = self._default.as_dict(), self._in_force.epoch
         text = f"autotune: {reason}"
-        self._events.append(Done(epoch=epoch, params=params, certified=False, text=text))
+        self._events.add(Done(epoch=epoch, params=params, certified=False, text=text))
 
     def _look_after(self, record: StepRecord) -> None:
-        """After DONE: watch for drift, and see whether the result still holds."""
-        if self._watch is None or self._kept is None or not is_usable(record):
+        """After DONE: see whether the result still holds."""
+        if self._aftercare is None or not is_usable(record):
             return
-        if self._recheck is not None:
-            self._read_again(record, self._recheck, self._watch)
-        elif self._watch.add(record):
-            self._drifted(self._kept, self._watch)
-
-    def _drifted(self, kept: Trial, watch: DriftWatch) -> None:
-        """Tune again where that can help and may be; else compare the result with the default."""
-        is_default = kept.params == self._default
-        retunes = is_default or (watch.links_changed and self._retunes < MOST_RETUNES)
-        self._say(messages.drift_text(is_default=is_default, retunes=retunes))
-        if retunes:
-            self._retune()
-            return
-        self._recheck = PairedWindows(
-            Trial(trial_id=0, params=self._default, score=0.0),
-            Trial(trial_id=max(1, kept.trial_id), params=kept.params, score=kept.score),
-            test=ReplayTest(),
-            in_force=self._in_force,
-            noise=Noise(),
-            rng=np.random.default_rng([self.seed, 1 + self._retunes]),
-            steps=steps_per_sample(self._settings),
-        )
-        self._next_pair(self._recheck)
-
-    def _read_again(self, record: StepRecord, recheck: PairedWindows, watch: DriftWatch) -> None:
-        if recheck.read(record) is None:
-            return
-        if recheck.decision is None:
-            self._next_pair(recheck)
-            return
-        self._recheck = None
-        if recheck.decision:
-            self._change_to(recheck.incumbent.params)
-            watch.learn()
-        else:
+        events, verdict = self._aftercare.read(record)
+        self._events.add(*events)
+        if verdict is Verdict.NO_BETTER:
             self._fall_to_default("the job has changed and the default does as well or better")
+        if verdict is not None:
             self._retune()
-
-    def _next_pair(self, recheck: PairedWindows) -> None:
-        change = recheck.next_window()
-        if change is not None:
-            self._events.append(change)
 
     def _fall_to_default(self, why: str) -> None:
         self._change_to(self._default)
@@ -513,24 +481,14 @@ class Tuner:
     def _retune(self, why: str = messages.RETUNE) -> None:
         """Tune again, unless that is too often; the driver answers with ``begin``."""
         if self._retunes >= MOST_RETUNES:
-            self._watch = None
+            self._aftercare = None
             return
         self._retunes += 1
-        self._say(why)
+        self._events.say(why)
         self._change_to(self._default)
         self._start_over(retune=True)
 
     # ---- small tools ----------------------------------------------------------------------------
 
     def _change_to(self, params: CommParams) -> None:
-        change = self._in_force.change(params, known=params)
-        if change is not None:
-            self._events.append(change)
-
-    def _say(self, text: str, *, level: str = "info") -> None:
-        self._events.append(Line(text=text, level=level))
-
-    def _take_events(self) -> list[Event]:
-        events = list(self._events)
-        self._events.clear()
-        return events
+        self._events.add(self._in_force.change(params, known=params))

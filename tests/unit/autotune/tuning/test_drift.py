@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from autotune.tuning.drift import DRIFTED_WINDOWS, WINDOW_STEPS, DriftWatch
+from autotune.tuning.drift import DRIFTED_WINDOWS, WINDOW_STEPS, DriftDetector
 from autotune.tuning.records import StepRecord
 
 
@@ -22,7 +22,7 @@ def record(ms: float) -> StepRecord:
 
 
 def steps_until_drift(times_ms) -> int | None:
-    watch = DriftWatch()
+    watch = DriftDetector()
     return next((k for k, ms in enumerate(times_ms) if watch.add(record(ms))), None)
 
 
@@ -69,7 +69,7 @@ def test_a_machine_of_two_speeds_is_known_after_a_while(seed):
 
 
 def test_what_was_checked_once_is_no_drift_any_more():
-    watch, found = DriftWatch(), []
+    watch, found = DriftDetector(), []
     for k in range(6000):
         if watch.add(record(100.0 if k % 2000 < 1000 else 150.0)):
             found.append(k)
@@ -78,8 +78,8 @@ def test_what_was_checked_once_is_no_drift_any_more():
 
 
 def test_links_have_changed_where_steps_wait_longer():
-    def drifted(exposed_ms: float) -> DriftWatch:
-        watch = DriftWatch()
+    def drifted(exposed_ms: float) -> DriftDetector:
+        watch = DriftDetector()
         for k in range(1000):
             slow = k >= 500
             ms, exposed = (150.0, exposed_ms) if slow else (100.0, 20.0)

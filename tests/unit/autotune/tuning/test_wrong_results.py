@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from autotune.trial import CommParams
+from autotune.tuning.attempt import NextTrial
 from autotune.tuning.changes import Apply, Done
 from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.replay_check import ReplayCheck
@@ -82,8 +83,8 @@ def test_a_setting_found_wrong_while_its_next_reading_waits_is_not_read_again(jo
     while len(run.trials) < 4:
         run.drive(tuned, most_steps=run.steps + 1)
     trial = run.trials[-1]
-    inner = tuned._run
-    inner._next = (trial.params, trial, 1.0)  # the budget does not suffice yet
+    explore = tuned._run._explore
+    explore._next = NextTrial(params=trial.params, trial=trial)  # the budget does not suffice yet
     epoch = next(a.epoch for a in run.of(Apply) if a.params == trial.params.as_dict())
     run.events += tuned.check(wrong(epoch))
     before = len(run.events)

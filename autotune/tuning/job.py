@@ -1,0 +1,77 @@
+"""What is known of a job before its first step, and which settings can be tried in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autotune.bayes import SearchSpace
+from autotune.space import Value
+from autotune.trial import CommParams
+from autotune.tuning.inert import without_operation
+from autotune.tuning.scoring import Reading
+from autotune.tuning.trend import PhysicsPrior
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job.
+
+    Attributes:
+        size: Ranks.
+        hosts: Hosts they are on.
+        oversubscribed: Ranks fill the cores.
+        fixed: Parameters that the user set explicitly, with their values.
+        inert: Parameters that cannot matter in this job, with the reason.
+    """
+
+    size: int
+    hosts: int = 1
+    oversubscribed: bool = False
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+    inert: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def default(self) -> CommParams:
+        """The setting that the job starts with.
+
+        Raises:
+            InvalidSettingError: A fixed value is outside its parameter's domain.
+        """
+        return CommParams().with_values(dict(self.fixed))
+
+    @property
+    def frozen(self) -> set[str]:
+        """Parameters that are not explored, whatever the training steps are."""
+        return {*self.fixed, *self.inert}
+
+    @property
+    def space(self) -> SearchSpace:
+        """The settings, while the training step is not known."""
+        return SearchSpace(self.default, frozen=self.frozen)
+
+    def unused(self, operations: Sequence[tuple[str, int]]) -> dict[str, str]:
+        """Return what these training steps do not use, with the reason, beside ``frozen``.
+
+        Args:
+            operations: (operation, payload bytes) of one training step.
+        """
+        return without_operation(operations, self.frozen)
+
+    def space_of(self, operations: Sequence[tuple[str, int]]) -> SearchSpace:
+        """Return the settings for training steps with these operations."""
+        return SearchSpace(
+            self.default,
+            frozen=self.frozen | self.unused(operations).keys(),
+            tensors=len(operations),
+            payload=sum(size for _, size in operations),
+        )
+
+    def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsPrior:
+        """Return what physics expects of any setting.
+
+        Args:
+            operations: As in ``space_of``.
+            reading: Of the default.
+        """
+        return PhysicsPrior(operations, self.default, reading, size=self.size, hosts=self.hosts)
