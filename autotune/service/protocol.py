@@ -35,7 +35,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from autotune.errors import ProtocolError
-from autotune.tuning.changes import Apply, Done, Line, Progress, is_beyond
+from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
 
 VERSION = 1
@@ -57,7 +57,6 @@ __all__ = [
     "TunerSettings",
     "decode",
     "encode",
-    "is_beyond",
 ]
 
 

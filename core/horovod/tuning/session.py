@@ -15,11 +15,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from autotune.errors import ProtocolError
 from autotune.service import protocol
+from autotune.service.epochs import Change, EpochLedger
 from horovod import _engine
 from horovod.common.mpi import Topology
 from horovod.common.settings import Settings
@@ -58,11 +59,7 @@ class Session:
         self._service: ServiceProcess | None = None
         self._status_line = StatusLine(logger)
         self._is_check = False
-        self._start: dict[str, Any] = {}
-        self._incumbent: Mapping[str, Any] | None = None
-        self._limited: protocol.Apply | None = None
-        self._final_epoch = 0
-        self._epoch = 0
+        self._epochs = EpochLedger({})
         self._next_pump = 0.0
         self._pumping = threading.Lock()
         self._has_progress = self._has_steps = False
@@ -100,12 +97,12 @@ class Session:
         """Start the comparison of the replayed settings with the default, if it is wanted."""
         if settings[REPLAY + "_CHECK"] and topology.size > 1:
             logger.setLevel(logging.INFO)
-            self._start, self._is_check = settings.params, True
+            self._epochs, self._is_check = EpochLedger(settings.params), True
             self._launch(make_hello(settings, topology, {}, mpi_version, check=settings.params))
 
     def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
         logger.setLevel(logging.INFO)
-        self._start = settings.params
+        self._epochs = EpochLedger(settings.params)
         inert = inert_parameters(topology)
         reason = nothing_to_tune(topology.size, settings.fixed, inert)
         if reason:
@@ -196,7 +193,7 @@ class Session:
         if records or not self._has_steps:
             self._has_steps = bool(records)
             steps = cast("tuple[protocol.StepRecord, ...]", tuple(records))
-            self._take_back(steps)
+            self._propose(self._epochs.observe(steps))
             self._service.send(protocol.encode(protocol.Steps(records=steps)), droppable=True)
         self._service.flush()
 
@@ -210,7 +207,7 @@ class Session:
         except ProtocolError as error:
             self._lose(f"broke the protocol: {error}")
         if service.broken and self._service is service:
-            if self.state == "done" and self._epoch == self._final_epoch:
+            if self.state == "done" and self._epochs.is_final:
                 self._service = None
                 service.close()
             else:
@@ -225,9 +222,7 @@ class Session:
             case protocol.Refused(message=text):
                 self._refuse(text)
             case protocol.Apply():
-                self._incumbent = message.incumbent or self._incumbent
-                self._limited = message if message.limit_us is not None else None
-                self._propose(message.epoch, message.params)
+                self._propose(self._epochs.take(message))
             case protocol.Line(text=text, level=level):
                 self.text = self.text if self._has_progress else text
                 self._status_line.line(text, level)
@@ -236,8 +231,7 @@ class Session:
                 self._status_line.show(text)
             case protocol.Done():
                 self.state, self.text = "done", message.text
-                self._incumbent, self._final_epoch = message.params, message.epoch
-                self._propose(message.epoch, message.params)
+                self._propose(self._epochs.take(message))
                 gave_way = self._is_check and not message.certified
                 self._status_line.line(message.text, "warning" if gave_way else "info")
             case _:
@@ -253,17 +247,9 @@ class Session:
             raise ValueError(text)
         logger.warning("the job is not tuned: %s", text)
 
-    def _propose(self, epoch: int, params: Mapping[str, Any]) -> None:
-        if self._engine is not None and epoch > self._epoch:
-            self._epoch = epoch
-            self._engine.propose(epoch, _engine.Params(**params))
-
-    def _take_back(self, records: Sequence[protocol.StepRecord]) -> None:
-        """Put the incumbent in force again, at once, where a step on trial waited too long."""
-        limited = self._limited
-        if limited is not None and any(protocol.is_beyond(limited, one) for one in records):
-            self._limited = None
-            self._propose(limited.epoch + 1, limited.incumbent or self._start)
+    def _propose(self, change: Change | None) -> None:
+        if self._engine is not None and change is not None:
+            self._engine.propose(change.epoch, _engine.Params(**change.params))
 
     def _read_until_end(self, deadline: float) -> None:
         while self._service is not None and not self._service.broken:
@@ -280,8 +266,6 @@ class Session:
         self.state, self.text = "lost", why
         if service is not None:
             service.close()
-        known = self._incumbent or self._start
-        if self._epoch > 0:
-            self._propose(self._epoch + 1, known)
-        name = "the incumbent" if self._incumbent else "the settings it started with"
+        self._propose(self._epochs.without_tuner())
+        name = "the incumbent" if self._epochs.has_safe else "the settings it started with"
         logger.warning("the tuner's service %s; training goes on with %s", why, name)

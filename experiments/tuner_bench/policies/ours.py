@@ -14,10 +14,11 @@ import numpy as np
 from claims import STANDING, TRIAL, Claim
 from job import Job
 
+from autotune.service.epochs import Change, EpochLedger
 from autotune.storage.contract import Fresh
 from autotune.trial import Certificate, CommParams, Gain, Sample, SampleKind, Trial, TrialState
 from autotune.tuning import messages
-from autotune.tuning.changes import Apply, Done, Line, Progress, is_beyond
+from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import Event, Identified, Plan
 from autotune.tuning.records import StepRecord, TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
@@ -50,8 +51,7 @@ class Driver:
             hosts=job.surface.hosts,
             oversubscribed=job.kind.oversubscribed,
         )
-        self._epoch = 0
-        self._limited: Apply | None = None
+        self._epochs = EpochLedger(job.params.as_dict())
         self._applies: collections.deque[tuple[int, Apply]] = collections.deque()
         self._plan: tuple[float, Plan] | None = None
         self._plans = 0
@@ -109,7 +109,7 @@ class Driver:
             self._put(self._applies.popleft()[1])
         number = self._job.steps
         times = self._job.run(count)
-        payload, epoch = self._job.payload_bytes, self._epoch
+        payload, epoch = self._job.payload_bytes, self._epochs.epoch
         self._records += [
             StepRecord(
                 step=number + k,
@@ -122,8 +122,7 @@ class Driver:
             )
             for k in range(count)
         ]
-        if self._limited is not None and is_beyond(self._limited, self._records[-1]):
-            self._take_back(self._limited)
+        self._make(self._epochs.observe(self._records[-1:]))
         if self._job.now_us - self._drained_us >= DRAIN_US:
             self._drained_us = self._job.now_us
             records, self._records = self._records, []
@@ -132,20 +131,18 @@ class Driver:
             plan, self._plan = self._plan[1], None
             self._take(self._tuner.accept(plan))
 
-    def _take_back(self, limited: Apply) -> None:
-        """What the runtime does by itself when a step on trial waits too long."""
-        self._limited = None
-        self._epoch = limited.epoch + 1
-        self._job.put(CommParams.from_dict(limited.incumbent or CommParams().as_dict()))
-
     def _put(self, message: Apply) -> None:
-        if message.epoch <= self._epoch:
+        """A message of the tuner arrives."""
+        change = self._epochs.take(message)
+        if change is None:
             return
-        self._epoch, self.settled = message.epoch, self._job.steps
-        self._limited = message if message.limit_us is not None else None
-        self._job.put(CommParams.from_dict(message.params))
-        if message.incumbent is not None:
-            self._job.recommend(CommParams.from_dict(message.incumbent))
+        self.settled = self._job.steps
+        self._make(change)
+        self._job.recommend(CommParams.from_dict(self._epochs.safe))
+
+    def _make(self, change: Change | None) -> None:
+        if change is not None:
+            self._job.put(CommParams.from_dict(change.params))
 
     def _take(self, events: list[Event]) -> None:
         for event in events:

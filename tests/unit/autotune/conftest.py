@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from autotune.service.epochs import Change, EpochLedger
 from autotune.storage.contract import Fresh, Start
 from autotune.trial import CommParams, Sample, Trial
-from autotune.tuning.changes import Apply, Done, is_beyond
+from autotune.tuning.changes import Apply, Done
 from autotune.tuning.events import Event, Identified, RunFinished
 from autotune.tuning.records import StepRecord, TunerSettings
 from autotune.tuning.tuner import Tuner
@@ -70,7 +71,7 @@ class Job:
         self.rng = np.random.default_rng(1000 + self.seed)
         self._correlated = 0.0
         self._applies: list[tuple[int, Apply]] = []
-        self._limited: Apply | None = None
+        self._epochs = EpochLedger(self.params.as_dict())
         self.spoil: Callable[[StepRecord], Sequence[StepRecord]] = lambda record: [record]
 
     def step_ms(self, params: CommParams) -> float:
@@ -112,20 +113,15 @@ class Job:
         start = start or Fresh()
         while self._applies and self._applies[0][0] <= self.steps:
             _, message = self._applies.pop(0)
-            if message.epoch <= self.epoch:
-                continue
-            self.params, self.epoch = CommParams.from_dict(message.params), message.epoch
-            self._limited = message if message.limit_us is not None else None
+            self._make(self._epochs.take(message))
         record = self.step()
-        self._take_back(record)
+        self._make(self._epochs.observe([record]))
         self._take(tuner, tuner.observe(self.spoil(record)), start)
 
-    def _take_back(self, record: StepRecord) -> None:
-        """What the runtime does by itself when a step waits too long."""
-        limited = self._limited
-        if limited is not None and is_beyond(limited, record):
-            self._limited = None
-            self.params, self.epoch = CommParams.from_dict(limited.incumbent), limited.epoch + 1
+    def _make(self, change: Change | None) -> None:
+        """Have a change in force from the next step on."""
+        if change is not None:
+            self.params, self.epoch = CommParams.from_dict(change.params), change.epoch
 
     def _take(self, tuner: Tuner, events: list[Event], start: Start) -> None:
         for event in events:
