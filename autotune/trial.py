@@ -160,6 +160,11 @@ class Trial:
     score: float
     gain: Gain | None = None
 
+    @property
+    def rejected(self) -> Trial:
+        """The same trial after its results were found to be wrong."""
+        return replace(self, state=TrialState.REJECTED, score=0.0, gain=None)
+
     def __post_init__(self) -> None:
         if self.trial_id < 0:
             raise InvalidSettingError(f"trial_id must be >= 0, got {self.trial_id}")

@@ -10,7 +10,7 @@ from autotune.service.protocol import Hello
 from autotune.storage import open_logs
 from autotune.storage.contract import Fresh, RunInfo, Start, TrialStore
 from autotune.trial import Certificate, Fingerprint, Sample, Standing, Trial
-from autotune.tuning.events import Event, RunFinished
+from autotune.tuning.events import Event, Rejection, RunFinished
 
 
 class JobLogs(TrialStore, Protocol):
@@ -101,6 +101,8 @@ class LogKeeper:
             self._guard(lambda logs: logs.add_sample(event))
         elif isinstance(event, Trial):
             self._guard(lambda logs: logs.add_trial(event))
+        elif isinstance(event, Rejection):
+            self._guard(lambda logs: logs.reject_trial(event.trial))
         elif isinstance(event, Certificate):
             self._guard(lambda logs: logs.add_certificate(event))
         elif isinstance(event, RunFinished):

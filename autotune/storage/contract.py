@@ -3,13 +3,16 @@
 A *store* receives what the tuner finds, in the order in which it happens:
 
 1. ``begin_run`` once; then ``add_sample``, ``add_trial``, ``set_best`` and ``add_certificate`` in
-   any order; then ``finish_run`` at most once; then ``close``.
+   any order; then ``finish_run`` at most once; then ``close``. ``reject_trial`` may come at any
+   time before that, for a trial that was added.
 2. When ``add_trial`` or ``add_sample`` returns, the entry survives ``kill -9`` of this process.
 3. A setting has at most one trial in a run.
 4. ``finish_run(RunState.DONE, best)`` makes the result final, with the score that ``best`` has in
    the end; its trial stays as it was recorded. Without it the run is unfinished and a later job
    with the same fingerprint resumes it.
-5. An entry that cannot be written is a ``LogError`` and changes nothing: it can be tried again. A
+5. ``reject_trial`` makes a trial rejected, with score 0. A run that is done with it is unfinished
+   from then on, without a certificate: a later job resumes it, and keeps something else.
+6. An entry that cannot be written is a ``LogError`` and changes nothing: it can be tried again. A
    ``RefusedEntryError`` never can.
 """
 
@@ -56,6 +59,8 @@ class TrialStore(Protocol):
     def add_sample(self, sample: Sample) -> None: ...
 
     def add_trial(self, trial: Trial) -> None: ...
+
+    def reject_trial(self, trial: Trial) -> None: ...
 
     def set_best(self, standing: Standing) -> None: ...
 

@@ -8,8 +8,9 @@
     0,0,1024,2.5,4,1287.5        repeats an earlier setting: tuning is finished, this is the best
 
 A configuration has one trial row at most, so no other mark of the end is needed. The last row's
-score is what all readings of its setting say, so it may differ from the earlier one; a row that
-stands is never changed. A row is one ``write`` of a whole line; a reader ignores a last line
+score is what all readings of its setting say, so it may differ from the earlier one. A row that
+stands is changed only if its results turn out to be wrong: then its score is 0, and it is no last
+line. A row is one ``write`` of a whole line; a reader ignores a last line
 without a newline, and a resuming writer cuts it off.
 """
 
@@ -44,6 +45,11 @@ def params_text(params: CommParams) -> str:
 def row_text(trial: Trial) -> str:
     """Return the row of a trial, without newline."""
     return f"{params_text(trial.params)},{exact(trial.score)}"
+
+
+def is_row_of(line: str, trial: Trial) -> bool:
+    """Return whether a row is about the setting of a trial, whatever its score."""
+    return line.rpartition(",")[0] == params_text(trial.params)
 
 
 class CsvLog:
@@ -109,6 +115,29 @@ class CsvLog:
             )
         self._append(row_text(trial))
         self._settings.add(key)
+
+    def reject_trial(self, trial: Trial) -> None:
+        """Give the trial's row the score 0, and take it away as the last line.
+
+        Raises:
+            RefusedEntryError: The setting has no row.
+            LogError: The file cannot be written; it is as it was.
+        """
+        lines = _read(self.path).decode().splitlines()
+        rows = [k for k, line in enumerate(lines) if is_row_of(line, trial)]
+        if not rows:
+            raise RefusedEntryError(f"{self.path}: trial {trial.trial_id} was not added")
+        lines[rows[0]] = row_text(trial.rejected)
+        for k in reversed(rows[1:]):
+            del lines[k]
+        is_open = self._fd >= 0
+        try:
+            replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
+            self.close()
+            if is_open:
+                self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise LogError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def finish_run(self, state: RunState, best: Trial | None) -> None:
         """Append the best line if the run is done: its setting once more, with its last score."""

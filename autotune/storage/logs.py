@@ -26,7 +26,7 @@ from autotune.storage.contract import (
     Start,
     TrialStore,
 )
-from autotune.storage.csv_log import NEW, CsvLog, row_text, set_aside
+from autotune.storage.csv_log import NEW, CsvLog, is_row_of, row_text, set_aside
 from autotune.storage.database import Database
 from autotune.storage.foreign import CsvContent, parse_csv
 from autotune.storage.locking import FileLock
@@ -35,7 +35,7 @@ from autotune.storage.paths import default_db_path, resolve, resolve_folder
 from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import RunContent
 from autotune.storage.standing import standing_of
-from autotune.trial import Certificate, RunState, Sample, Standing, Trial
+from autotune.trial import Certificate, RunState, Sample, Standing, Trial, TrialState
 
 LOG = "HOROVOD_AUTOTUNE_LOG"
 DB = "HOROVOD_AUTOTUNE_DB"
@@ -138,6 +138,10 @@ class Logs:
         """Record a trial; it survives ``kill -9`` when this returns, unless the disk is full."""
         self._record(lambda store: store.add_trial(trial))
 
+    def reject_trial(self, trial: Trial) -> None:
+        """Record that the results under a trial's setting are wrong, also after the run's end."""
+        self._record(lambda store: store.reject_trial(trial))
+
     def set_best(self, standing: Standing) -> None:
         """Record what the run holds for the best, as long as it is open."""
         if self._is_running:
@@ -222,6 +226,8 @@ class Logs:
             sqlite.begin_run(run, csv_path=self.csv_path, csv_key=key, retune=retune)
         elif found.best is None:
             sqlite.resume_run(found.run.run_id, run)
+        else:
+            sqlite.replay_run(found.run.run_id)
 
     def _begin_csv(self, run: RunInfo, found: RunContent | None) -> str | None:
         """Make the CSV hold what was found; return where that of another run went, if any."""
@@ -247,6 +253,9 @@ class Logs:
             return None
         known = {row_text(trial) for trial in found.trials} if found else set()
         lines = content.lines if content.best is None else content.lines[:-1]
+        if found is not None:  # the job was killed before the CSV knew that they are wrong
+            wrong = [trial for trial in found.trials if trial.state is TrialState.REJECTED]
+            lines = tuple(x for x in lines if not any(is_row_of(x, one) for one in wrong))
         if content.own and known.issuperset(lines):
             return None
         try:
@@ -329,6 +338,7 @@ class Logs:
         if done:
             assert self.csv_path is not None
             os.replace(csv.path, self.csv_path)
+            csv.path = self.csv_path
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(csv.path)

@@ -21,7 +21,7 @@ from autotune.storage.contract import RunInfo
 from autotune.storage.paths import is_local
 from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is_sqlite, read_run
 from autotune.storage.sqlite_views import create_views
-from autotune.trial import Certificate, Fingerprint, RunState, Sample, Standing, Trial
+from autotune.trial import Certificate, CommParams, Fingerprint, RunState, Sample, Standing, Trial
 
 _BUSY_TIMEOUT_S = 2.0
 """Longest wait for another process's lock; the entry is tried again later."""
@@ -45,6 +45,7 @@ class SqliteLog:
 
         self.path = path
         self._run_id: int | None = None
+        self._latest_run_id: int | None = None
         with self._errors():
             if os.path.exists(path) and os.path.getsize(path) and not is_sqlite(path):
                 raise LogError(f"{path}: not a SQLite database, so it is not overwritten")
@@ -106,7 +107,7 @@ class SqliteLog:
         }
         with self._errors(), self._db.atomic():
             self._mark_dead_runs()
-            self._run_id = self._db.table("runs").insert(row).last_pk
+            self._run_id = self._latest_run_id = self._db.table("runs").insert(row).last_pk
 
     def resume_run(self, run_id: int, run: RunInfo) -> None:
         """Go on with a run that another process began."""
@@ -114,7 +115,11 @@ class SqliteLog:
         with self._errors(), self._db.atomic():
             self._mark_dead_runs()
             self._db.table("runs").update(run_id, changes)
-        self._run_id = run_id
+        self._run_id = self._latest_run_id = run_id
+
+    def replay_run(self, run_id: int) -> None:
+        """Take a run that is done for the latest one: its result is in force."""
+        self._latest_run_id = run_id
 
     def moved_csv(self, old: str, new: str) -> None:
         """Note that the CSV of earlier runs has been moved aside."""
@@ -133,6 +138,44 @@ class SqliteLog:
             RefusedEntryError: The run has a trial of this number or setting.
         """
         self._insert("trials", schema.trial_to_row(trial))
+
+    def reject_trial(self, trial: Trial) -> None:
+        """Record that the results under a trial's setting are wrong, in all runs of this job.
+
+        Raises:
+            RefusedEntryError: There is no run, or no trial with this setting in the latest one.
+        """
+        latest = self._latest_run_id
+        if latest is None or self._row_of(latest, trial.params) is None:
+            raise RefusedEntryError(f"{self.path}: trial {trial.trial_id} was not added")
+        query = (
+            "SELECT runs.run_id, runs.state FROM runs JOIN runs AS own ON own.run_id = ?"
+            " AND runs.fingerprint_hash = own.fingerprint_hash AND runs.csv_key IS own.csv_key"
+        )
+        with self._errors(), self._db.atomic():
+            for run_id, state in list(self._connection.execute(query, (latest,))):
+                self._reject_in(run_id, trial.params, is_done=state == RunState.DONE)
+
+    def _reject_in(self, run_id: int, params: CommParams, *, is_done: bool) -> None:
+        row = self._row_of(run_id, params)
+        if row is None:
+            return
+        changes = schema.trial_to_row(schema.trial_from_row(row).rejected)
+        self._db.table("trials").update(row["id"], changes)
+        if is_done and self._best_trial_id(run_id) == row["trial_id"]:
+            self._withdraw_result(run_id)
+
+    def _withdraw_result(self, run_id: int) -> None:
+        """Make a run that was done unfinished, with the default as the best so far.
+
+        A retune has replaced the result before it, so it is none that was cut off.
+        """
+        default = next(one for one in self._trials(run_id) if one.trial_id == 0)
+        changes = {"state": str(RunState.UNFINISHED), "finished_at": None, "best_trial_id": 0}
+        changes["retune"] = 0
+        changes |= schema.best_to_row(default, None, proven=False)
+        self._db.table("runs").update(run_id, changes)
+        self._db.table("certificates").delete_where("run_id = ?", [run_id])
 
     def set_best(self, standing: Standing) -> None:
         """Record what the run holds for the best."""
@@ -181,10 +224,7 @@ class SqliteLog:
 
     def _recorded(self, run_id: int, best: Trial) -> int:
         """Return the number of the trial with the setting of ``best``, recorded if need be."""
-        trials = [
-            schema.trial_from_row(row)
-            for row in self._connection.execute("SELECT * FROM trials WHERE run_id = ?", (run_id,))
-        ]
+        trials = self._trials(run_id)
         for trial in trials:
             if trial.params == best.params:
                 return trial.trial_id
@@ -193,6 +233,18 @@ class SqliteLog:
             row["trial_id"] = 1 + max(trial.trial_id for trial in trials)
         self._db.table("trials").insert({"run_id": run_id, **row, "finished_at": _now()})
         return int(row["trial_id"])
+
+    def _trials(self, run_id: int) -> list[Trial]:
+        return [schema.trial_from_row(row) for row in self._trial_rows(run_id)]
+
+    def _trial_rows(self, run_id: int) -> list[sqlite3.Row]:
+        query = "SELECT * FROM trials WHERE run_id = ?"
+        return list(self._connection.execute(query, (run_id,)))
+
+    def _row_of(self, run_id: int, params: CommParams) -> sqlite3.Row | None:
+        """Return the row of the trial with this setting, if there is one."""
+        rows = self._trial_rows(run_id)
+        return next((row for row in rows if schema.trial_from_row(row).params == params), None)
 
     def _best_trial_id(self, run_id: int) -> int | None:
         query = "SELECT best_trial_id FROM runs WHERE run_id = ?"

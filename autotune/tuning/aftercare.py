@@ -85,6 +85,7 @@ class Aftercare:
             Trial(trial_id=max(1, kept.trial_id), params=kept.params, score=kept.score),
             test=ReplayTest(),
             in_force=self._in_force,
+            safe=kept.params,
             noise=Noise(),
             rng=self._rng,
             steps=steps_per_sample(self._settings),

@@ -69,7 +69,8 @@ class Account:
     """Books every training step against the default near it in time.
 
     ``allowance_us = PLANNED x share x (time of all steps under the default) - time lost``, where a
-    job counts as at least ``ADVANCE_STEPS`` long; steps under a setting faster than the default pay
+    job counts as at least ``ADVANCE_STEPS`` long: one account for all of it, however often it is
+    tuned. Steps under a setting faster than the default pay
     back. Steps are charged against the latest reading of the default until the next one comes, and
     for good against the middle of the two.
 
@@ -93,6 +94,15 @@ class Account:
         self._closed_default_us += middle * self._open_steps
         self._open, self._open_steps, self._default_us = {}, 0, default_us
 
+    def settle(self) -> None:
+        """Charge what is open against the latest reading of the default: the next is another one.
+
+        So it is where the job changes: nothing before is compared with what comes after.
+        """
+        if self._default_us:
+            self.rebase(self._default_us)
+        self._default_us = 0.0
+
     def book(self, record: StepRecord, *, is_default: bool) -> None:
         """Book a training step; under the default nothing is lost by definition."""
         self.steps += record.count
@@ -109,14 +119,18 @@ class Account:
     @property
     def lost_share(self) -> float:
         """Time lost so far over what all steps would have taken under the default."""
-        whole = self._closed_default_us + self._default_us * self._open_steps
-        return self.lost_us / whole if whole > 0 else 0.0
+        return self.lost_us / self.default_us if self.default_us > 0 else 0.0
 
     @property
     def allowance_us(self) -> float:
         """Time that exploring may still lose; negative: overdrawn."""
-        steps = max(self.steps, ADVANCE_STEPS)
-        return PLANNED * self._share * self._default_us * steps - self.lost_us
+        advance_us = ADVANCE_STEPS * self._default_us
+        return PLANNED * self._share * max(self.default_us, advance_us) - self.lost_us
+
+    @property
+    def default_us(self) -> float:
+        """Time that all steps so far would have taken under the default."""
+        return self._closed_default_us + self._default_us * self._open_steps
 
     @property
     def allowance_steps(self) -> float:

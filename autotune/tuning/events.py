@@ -33,9 +33,16 @@ class RunFinished:
     best: Trial | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """The results under a recorded trial's setting are wrong: ``trial`` is what it is now."""
+
+    trial: Trial
+
+
 Message = Apply | Line | Progress | Done
 """For the runtime: it is sent as it is."""
-Entry = Sample | Trial | Certificate | RunFinished
+Entry = Sample | Trial | Rejection | Certificate | RunFinished
 """For the trial log."""
 Event = Message | Entry | Identified
 

@@ -17,7 +17,7 @@ from autotune.tuning.brackets import Bracket, LogRatio
 from autotune.tuning.budget import STOP_RATIO, Account
 from autotune.tuning.changes import Progress
 from autotune.tuning.default import DefaultWindows
-from autotune.tuning.events import Events
+from autotune.tuning.events import Events, Rejection
 from autotune.tuning.inforce import InForce
 from autotune.tuning.records import StepRecord, TunerSettings
 from autotune.tuning.scoring import SETTLE_STEPS, Reading, Window, headroom, pool
@@ -100,7 +100,9 @@ class Explore:
     def reject(self, params: CommParams) -> None:
         """Drop a setting whose results are wrong, whatever it scores."""
         attempt = self._attempt
-        self._findings.reject(params)
+        rejected = self._findings.reject(params)
+        if rejected is not None:
+            self._events.add(Rejection(trial=rejected))
         if self._next is not None and self._next.params == params:
             self._next, self._rests = None, 0
             self._search.request()

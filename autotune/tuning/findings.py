@@ -169,10 +169,19 @@ class Findings:
         self._incumbent = None
         return trial
 
-    def reject(self, params: CommParams) -> None:
-        """Never propose or keep ``params`` again: their results are wrong."""
+    def reject(self, params: CommParams) -> Trial | None:
+        """Never propose or keep ``params`` again: their results are wrong.
+
+        Returns:
+            Their trial as it is now, if that had not been rejected before.
+        """
         self._incumbent = None
         self._optimizer.reject(params)
+        known = self.trial_of(params)
+        if known is None or known.state is TrialState.REJECTED:
+            return None
+        self.trials[known.trial_id] = known.rejected
+        return known.rejected
 
     def expect(self, prior: Prior) -> None:
         """Search around what ``prior`` expects."""

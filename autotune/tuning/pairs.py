@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.trial import Trial
+from autotune.trial import CommParams, Trial
 from autotune.tuning.brackets import Noise, pair_ratio
 from autotune.tuning.certify import PairedTest
 from autotune.tuning.changes import Apply
@@ -36,6 +36,7 @@ class PairedWindows:
         *,
         test: PairedTest,
         in_force: InForce,
+        safe: CommParams,
         noise: Noise,
         rng: np.random.Generator,
         steps: int,
@@ -48,6 +49,7 @@ class PairedWindows:
             incumbent: The other one.
             test: Takes the pairs and decides.
             in_force: Which setting is in force.
+            safe: What training goes on with, should the tuner end before the decision.
             noise: Of this job.
             rng: Decides the order within each pair.
             steps: Steps of a window.
@@ -57,7 +59,8 @@ class PairedWindows:
         self.arm = default
         self.decision: bool | None = None
         self.windows = 0
-        self._in_force, self._noise, self._rng = in_force, noise, rng
+        self._in_force, self._safe = in_force, safe
+        self._noise, self._rng = noise, rng
         self._steps, self._least_us = steps, least_us
         self._arms: list[Trial] = []
         self._finished: list[tuple[Trial, Window, Reading]] = []
@@ -74,7 +77,7 @@ class PairedWindows:
             pair = [self.default, self.incumbent]
             self._arms = [pair[int(k)] for k in self._rng.permutation(2)]
         self.arm = self._arms.pop(0)
-        change = self._in_force.change(self.arm.params, known=self.incumbent.params)
+        change = self._in_force.change(self.arm.params, known=self._safe)
         settle = SETTLE_STEPS if change is not None else 0
         self._window = Window(
             epoch=self._in_force.epoch, steps=self._steps, settle=settle, least_us=self._least_us

@@ -21,8 +21,8 @@ from autotune.trial import CommParams, Trial
 from autotune.tuning import messages
 from autotune.tuning.brackets import Noise
 from autotune.tuning.certify import FEWEST_PAIRS, LARGEST, PairedTest
-from autotune.tuning.changes import Done, Line
-from autotune.tuning.events import Event, Plan
+from autotune.tuning.changes import Done
+from autotune.tuning.events import Event, Events, Plan
 from autotune.tuning.identify import Identifier
 from autotune.tuning.inforce import InForce
 from autotune.tuning.pairs import PairedWindows
@@ -30,6 +30,8 @@ from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
 from autotune.tuning.scoring import SETTLE_STEPS, is_usable
 from autotune.tuning.warmup import Warmup, steps_per_sample, window_steps
 
+MOST_STARTS = 4
+"""Times that a check begins: anew where the training step has become another one."""
 MOST_PAIRS = 13
 """Pairs after which the check ends with whatever it has."""
 
@@ -103,23 +105,31 @@ class ReplayCheck:
         default = Trial(trial_id=0, params=CommParams().with_values(dict(fixed)), score=0.0)
         self._tuned = Trial(trial_id=1, params=CommParams.from_dict(tuned), score=0.0)
         self._names = [n for n, v in default.params.as_dict().items() if v != tuned[n]]
-        self._test = ReplayTest()
+        self._default = default
         self._in_force = InForce(self._tuned.params)
+        self._rng = np.random.default_rng(seed)
+        self._identifier = Identifier()
+        self._events = Events()
+        self._starts = 0
+        self._is_done = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Know nothing of the training step yet."""
+        self._test = ReplayTest()
         self._pairs = PairedWindows(
-            default,
+            self._default,
             self._tuned,
             test=self._test,
             in_force=self._in_force,
+            safe=self._tuned.params,
             noise=Noise(),
-            rng=np.random.default_rng(seed),
-            steps=steps_per_sample(settings),
+            rng=self._rng,
+            steps=steps_per_sample(self._settings),
         )
-        self._identifier = Identifier()
-        self._warmup = Warmup(settings)
+        self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
         self._has_begun = self._is_length_told = False
         self._step_us: float | None = None
-        self._events: list[Event] = []
-        self._is_done = False
 
     def open(self) -> list[Event]:
         """Return what can be said before the first step."""
@@ -131,22 +141,22 @@ class ReplayCheck:
                 f"replay check: compares {what} with the default in at most {MOST_PAIRS} pairs of "
                 "windows"
             )
-        return self._take_events()
+        return self._events.take()
 
     def observe(self, records: Sequence[StepRecord], *, disturbed: bool = False) -> list[Event]:
         """Take finished steps, in order; ``disturbed`` ones are counted, not read."""
         for record in records:
             if record.count > 0 and not self._is_done:
                 self._observe(record, disturbed=disturbed)
-        return self._take_events()
+        return self._events.take()
 
     def wait(self, seconds: float, *, communicates: bool = False) -> list[Event]:
         """Do nothing: what kept a check from a verdict is said at the end."""
-        return self._take_events()
+        return self._events.take()
 
     def begin(self, operations: Sequence[tuple[str, int]], start: Start) -> list[Event]:
         """Do nothing: a check needs no log and no search space."""
-        return self._take_events()
+        return self._events.take()
 
     def work(self) -> Callable[[], Plan] | None:
         """Return None: there is nothing to compute."""
@@ -154,18 +164,18 @@ class ReplayCheck:
 
     def accept(self, plan: Plan) -> list[Event]:
         """Do nothing: nothing was computed."""
-        return self._take_events()
+        return self._events.take()
 
     def check(self, check: ResultCheck) -> list[Event]:
         """Go back to the default where the results under the replayed setting are wrong."""
-        best, params = self._pairs.default, self._in_force.of(check.epoch)
+        best, params = self._default, self._in_force.of(check.epoch)
         is_over = self._is_done and self._in_force.params == best.params
         if not check.ok and not is_over and params == self._tuned.params != best.params:
             self._put_in_force(best.params)
             what = messages.wrong_text(check, self._tuned.params, default=best.params)
-            self._events.append(Line(text=what, level="error"))
+            self._events.say(what, level="error")
             self._done(best, "replay check: the results were wrong: the default takes their place")
-        return self._take_events()
+        return self._events.take()
 
     def finish(self) -> list[Event]:
         """Say so if the job ends before the verdict."""
@@ -177,7 +187,7 @@ class ReplayCheck:
                 f"most {MOST_PAIRS} pairs of windows{needs}",
                 level="warning",
             )
-        return self._take_events()
+        return self._events.take()
 
     @property
     def steps_to_done(self) -> int | None:
@@ -190,10 +200,24 @@ class ReplayCheck:
         return self._warmup.steps_left + windows * window
 
     def _observe(self, record: StepRecord, *, disturbed: bool) -> None:
-        self._identifier.add(record)
+        if self._identifier.add(record):
+            self._learn_step()
         for step in self._identifier.completed:
             if is_usable(step) and not disturbed and not self._is_done:
                 self._observe_training(step)
+
+    def _learn_step(self) -> None:
+        """Begin with the training step that became known, or that has taken another one's place."""
+        self._starts += 1
+        if self._starts == 1:
+            return
+        self._put_in_force(self._tuned.params)
+        if self._starts > MOST_STARTS:
+            what = "no verdict: the training step changes too often; the replayed settings stay"
+            self._done(self._tuned, f"replay check: {what}")
+            return
+        self._say("replay check: the training step is another one now: it starts over")
+        self._start_over()
 
     def _observe_training(self, record: StepRecord) -> None:
         if self._has_begun:
@@ -216,19 +240,16 @@ class ReplayCheck:
 
     def _next_window(self) -> None:
         self._tell_length()
-        if (change := self._pairs.next_window()) is not None:
-            self._events.append(change)
+        self._events.add(self._pairs.next_window())
 
     def _decide(self, kept: bool) -> None:
-        best = self._tuned if kept else self._pairs.default
+        best = self._tuned if kept else self._default
         self._put_in_force(best.params)
         self._done(best, f"replay check: {self._test.verdict(kept)}")
 
     def _put_in_force(self, params: CommParams) -> None:
         """Emit ``Apply`` unless ``params``, which stay, are in force."""
-        change = self._in_force.change(params, known=params)
-        if change is not None:
-            self._events.append(change)
+        self._events.add(self._in_force.change(params, known=params))
 
     def _tell_length(self) -> None:
         """Say how long it will take, once, as soon as a window was read."""
@@ -241,7 +262,7 @@ class ReplayCheck:
         """End the check; ``certified`` tells the runtime whether the replayed settings stay."""
         self._is_done = True
         params, certified = best.params.as_dict(), best is self._tuned
-        self._events.append(
+        self._events.add(
             Done(
                 epoch=self._in_force.epoch,
                 params=params,
@@ -251,8 +272,4 @@ class ReplayCheck:
         )
 
     def _say(self, text: str, *, level: str = "info") -> None:
-        self._events.append(Line(text=f"autotune: {text}", level=level))
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
+        self._events.say(f"autotune: {text}", level=level)

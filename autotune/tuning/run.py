@@ -204,6 +204,7 @@ class Run:
             incumbent,
             test=PairedTest(self._alpha, clip=clip, precise=precise),
             in_force=self._in_force,
+            safe=self.search.findings.safe,
             noise=default.noise,
             rng=self._rng,
             steps=steps,

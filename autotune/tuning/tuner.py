@@ -36,7 +36,7 @@ from autotune.tuning.aftercare import Aftercare, Verdict
 from autotune.tuning.budget import Account
 from autotune.tuning.certify import ALPHA
 from autotune.tuning.changes import Done, Progress
-from autotune.tuning.events import Event, Events, Identified, Plan, RunFinished
+from autotune.tuning.events import Event, Events, Identified, Plan, Rejection, RunFinished
 from autotune.tuning.explore import WORTH_HAVING
 from autotune.tuning.identify import Identifier
 from autotune.tuning.inforce import InForce
@@ -362,8 +362,9 @@ class Tuner:
         best = self._kept.params if self._kept is not None else self._default
         self._earlier = (self.trials, best) if is_same_job else None
         self._run, self.phase = None, Phase.WARMUP
+        self._account.settle()
         self._kept = self._aftercare = None
-        self._account, self._normaliser = Account(self._settings.budget), Normaliser()
+        self._normaliser = Normaliser()
         self._warmup = Warmup(self._settings, epoch=self._in_force.epoch)
         parts = self._identifier.parts
         # What the driver has not heard of yet is answered no more: the steps have changed since.
@@ -379,6 +380,7 @@ class Tuner:
     def _observe_training(self, record: StepRecord, *, disturbed: bool) -> None:
         record = self._normaliser.normalised(record)
         if self.phase is Phase.DONE:
+            self._account.book(record, is_default=True)  # what was kept loses nothing
             self._look_after(record)
         elif self._run is not None:
             is_default = self._in_force.of(record.epoch) == self._default
@@ -425,6 +427,7 @@ class Tuner:
         self._wrong.append(params)
         if self.phase is Phase.DONE:
             if self._kept is not None and self._kept.params == params:
+                self._events.add(Rejection(trial=self._kept.rejected))
                 self._fall_to_default("its results were wrong")
         elif self._run is not None:
             events = self._run.reject(params)

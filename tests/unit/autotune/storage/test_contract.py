@@ -146,6 +146,46 @@ class TestTrialStore:
         log.close()
         assert store.read().trials == (make_trial(0),)
 
+    def test_a_trial_whose_results_turn_out_to_be_wrong_is_rejected(
+        self, store, make_run, make_trial
+    ):
+        log = store.open()
+        log.begin_run(make_run())
+        for number, score in enumerate((5.0, 9.0, 8.0)):
+            log.add_trial(make_trial(number, score))
+        log.reject_trial(make_trial(1, 9.0))
+        log.add_trial(make_trial(3, 6.0))
+        view = store.read()
+        assert view.trials[1] == make_trial(1, 0.0, state=TrialState.REJECTED)
+        assert [trial.score for trial in view.trials] == [5.0, 0.0, 8.0, 6.0]
+        log.close()
+
+    def test_a_result_that_turns_out_to_be_wrong_is_none(
+        self, store, make_run, make_trial, certificate
+    ):
+        log = store.open()
+        log.begin_run(make_run())
+        log.add_trial(make_trial(0, 5.0))
+        log.add_trial(make_trial(1, 9.0))
+        log.add_certificate(certificate)
+        log.finish_run(RunState.DONE, make_trial(1, 9.5))
+        assert store.read().finished
+        log.reject_trial(make_trial(1, 9.5))
+        log.close()
+        view = store.read()
+        assert not view.finished and view.certificate is None
+        assert view.best == make_trial(0, 5.0)
+        assert view.trials[1] == make_trial(1, 0.0, state=TrialState.REJECTED)
+
+    def test_a_trial_that_was_not_added_cannot_be_rejected(self, store, make_run, make_trial):
+        log = store.open()
+        log.begin_run(make_run())
+        log.add_trial(make_trial(0))
+        with pytest.raises(LogError, match="not added"):
+            log.reject_trial(make_trial(1))
+        log.close()
+        assert store.read().trials == (make_trial(0),)
+
     def test_entries_before_the_run_are_refused(self, store, make_trial):
         log = store.open()
         with pytest.raises(LogError, match="begin_run"):

@@ -371,6 +371,48 @@ class TestRetuning:
         assert sorted(os.listdir(tmp_path)) == ["log.csv", "log.db"]
 
 
+@pytest.mark.parametrize("how", ["while tuning", "at the end", "replayed", "tuned again"])
+def test_a_setting_found_wrong_is_kept_by_no_later_job(
+    open_at, tune, make_run, make_trial, how: str
+) -> None:
+    if how in ("replayed", "tuned again"):
+        tune(trials=2, done=True)
+    logs = open_at()
+    logs.start(make_run(), retune=how == "tuned again")
+    if how != "replayed":
+        logs.add_trial(make_trial(0, 10.0))
+        logs.add_trial(make_trial(1, 11.0))
+    if how in ("at the end", "tuned again"):
+        logs.finish_run(RunState.DONE, make_trial(1, 11.0))
+    logs.reject_trial(make_trial(1, 11.0))
+    logs.close()
+    assert logs.troubles == []
+    later = open_at()
+    start = later.start(make_run())
+    assert isinstance(start, Resume)
+    assert start.trials[1] == make_trial(1, 0.0, state=TrialState.REJECTED)
+    assert later.notes == [n for n in later.notes if "moved" not in n]
+    later.close()
+
+
+def test_a_rejection_that_the_csv_has_not_heard_of_is_made_up_for(
+    tmp_path: Path, open_at, tune, make_run, make_trial
+) -> None:
+    tune(trials=3, done=True)
+    before = (tmp_path / "log.csv").read_text(encoding="utf-8")
+    logs = open_at()
+    logs.start(make_run())
+    logs.reject_trial(make_trial(2, 12.0))
+    logs.close()
+    after = (tmp_path / "log.csv").read_text(encoding="utf-8")
+    (tmp_path / "log.csv").write_text(before, encoding="utf-8")  # killed between the two files
+    logs = open_at()
+    assert isinstance(logs.start(make_run()), Resume)
+    logs.close()
+    assert (tmp_path / "log.csv").read_text(encoding="utf-8") == after != before
+    assert not (tmp_path / "log.csv.1").exists()
+
+
 def test_states_of_trials_survive_in_the_view_of_the_csv(open_at, make_run, make_trial) -> None:
     logs = open_at()
     logs.start(make_run())

@@ -117,3 +117,19 @@ def test_a_budget_of_zero_allows_nothing():
     opened.rebase(10_000)
     opened.book(record(11.0, epoch=1), is_default=False)
     assert opened.allowance_us < 0
+
+
+def test_a_job_that_changes_keeps_its_account():
+    """What was lost stays lost; steps under another step time are not compared with it."""
+    opened = account(1000)
+    for _ in range(10):
+        opened.book(record(20.0, epoch=1), is_default=False)
+    lost = opened.lost_us
+    opened.settle()
+    for _ in range(10):
+        opened.book(record(1000.0, epoch=2), is_default=True)
+    opened.rebase(1_000_000)
+    assert opened.lost_us == pytest.approx(lost) == pytest.approx(100_000)
+    whole_us = 1010 * 10_000 + 10 * 1_000_000
+    assert opened.lost_share == pytest.approx(lost / whole_us)
+    assert opened.steps == 1020

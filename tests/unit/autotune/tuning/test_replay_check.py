@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import re
 
@@ -9,7 +11,8 @@ from autotune.trial import CommParams
 from autotune.tuning.certify import FEWEST_PAIRS, PairedTest
 from autotune.tuning.changes import Apply, Done, Line
 from autotune.tuning.records import ResultCheck, TunerSettings
-from autotune.tuning.replay_check import MOST_PAIRS, ReplayCheck, ReplayTest
+from autotune.tuning.replay_check import MOST_PAIRS, MOST_STARTS, ReplayCheck, ReplayTest
+from unit.autotune.conftest import SURFACES
 
 GOOD = CommParams(fusion_threshold_bytes=2**20, cycle_time_ms=0.5)
 BAD = CommParams(cycle_time_ms=50.0)
@@ -162,3 +165,26 @@ def test_an_excess_of_slow_steps_is_worse():
     assert "more slow steps here (18 against 0): the default takes their place" in test.verdict(
         False
     )
+
+
+def test_a_check_starts_over_where_the_training_step_becomes_another_one(job):
+    """In the first kind of step the setting is worse, in the second it is better."""
+    run, check = job("bowl", seed=1), check_of(GOOD)
+    run.params = GOOD
+    run.surface = lambda p: 40.0 if p == GOOD else 30.0
+    run.drive(check, most_steps=100)
+    assert run.done is None and check._test.pairs > 0
+    run.surface = SURFACES["bowl"]
+    run.spoil = lambda record: [dataclasses.replace(record, signature=99)]
+    run.drive(check, most_steps=1500)
+    assert run.done.params == GOOD.as_dict() and run.done.certified
+    assert sum("starts over" in line.text for line in run.of(Line)) == 1
+
+
+def test_a_check_of_steps_that_change_all_the_time_ends_under_the_replayed_setting(job):
+    run, check = job("bowl", seed=1), check_of(GOOD)
+    run.params = GOOD
+    kinds = itertools.cycle([11] * 60 + [12] * 60)
+    run.spoil = lambda record: [dataclasses.replace(record, signature=next(kinds))]
+    run.drive(check, most_steps=60 * (MOST_STARTS + 4))
+    assert "changes too often" in run.done.text and run.params == GOOD

@@ -494,3 +494,32 @@ def test_links_that_change_when_tuning_again_is_used_up_have_the_result_compared
     kept = CommParams.from_dict(run.done.params)
     look_after(run, tuned, lambda p: 100.0 if p == kept else 40.0, 1000)
     assert run.params == CommParams() and len(run.of(Identified)) == 1
+
+
+@pytest.mark.parametrize(("noise", "seed"), [(0.05, 1), (0.2, 6)])
+def test_without_the_tuner_training_never_goes_on_with_what_is_in_doubt(job, tuner, noise, seed):
+    """Also while the certificate's pairs are read; the noisy one is in doubt until then."""
+    run, tuned = job("bowl", seed=seed, noise=noise), tuner(seed, max_samples=6)
+    seen = 0
+    while run.done is None and run.steps < 6000:
+        run.drive(tuned, most_steps=run.steps + 1)
+        standing = tuned.standing
+        safe = [CommParams().as_dict()]
+        if standing is not None and standing.proven:
+            safe.append(standing.best.params.as_dict())
+        fresh, seen = run.of(Apply)[seen:], len(run.of(Apply))
+        if tuned.phase is not Phase.DONE:
+            assert all(apply.incumbent in safe for apply in fresh)
+    assert run.done is not None and seen > 10
+
+
+def test_a_job_that_is_tuned_again_has_one_budget(job, tuner):
+    """What the first tuning has lost, and the steps that it was allowed for, count in the next."""
+    run, tuned = job("bowl", seed=1), tuner(1)
+    run.drive(tuned)
+    first = run.steps
+    look_after(run, tuned, run.surface, 0)
+    look_after(run, tuned, lambda p: 3.0 * SURFACES["bowl"](p, octave=-2.0), 1500)
+    texts = [done.text for done in run.of(Done)]
+    counts = [int(n) for text in texts for n in re.findall(r"of the time of (\d+) steps", text)]
+    assert len(counts) == 2 and counts[1] > first > counts[0] / 2

@@ -9,6 +9,7 @@ import pytest
 from autotune.trial import CommParams
 from autotune.tuning.attempt import NextTrial
 from autotune.tuning.changes import Apply, Done
+from autotune.tuning.events import Rejection
 from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.replay_check import ReplayCheck
 from autotune.tuning.tuner import Phase
@@ -92,3 +93,23 @@ def test_a_setting_found_wrong_while_its_next_reading_waits_is_not_read_again(jo
     assert run.done is not None
     later = [event for event in run.events[before:] if isinstance(event, Apply)]
     assert all(apply.params != trial.params.as_dict() for apply in later)
+
+
+def test_a_finished_trial_found_wrong_is_rejected_in_the_log(job, tuner):
+    run, tuned = job("bowl", seed=1), tuner(1)
+    while len(run.trials) < 4:
+        run.drive(tuned, most_steps=run.steps + 1)
+    trial = run.trials[2]
+    epoch = next(a.epoch for a in run.of(Apply) if a.params == trial.params.as_dict())
+    events = tuned.check(wrong(epoch)) + tuned.check(wrong(epoch))
+    assert [e for e in events if isinstance(e, Rejection)] == [Rejection(trial=trial.rejected)]
+    assert tuned.trials[2] == trial.rejected
+
+
+def test_a_result_found_wrong_is_rejected_in_the_log(job, tuner):
+    run, tuned = job("bowl", seed=1), tuner(1)
+    run.drive(tuned)
+    kept = run.finished.best
+    assert kept.params != CommParams()
+    events = tuned.check(wrong(run.done.epoch))
+    assert [e for e in events if isinstance(e, Rejection)] == [Rejection(trial=kept.rejected)]
