@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from e2e.commands import FAST, Commands, settings_of, wait_until
+from horovod.runner.rank_process import PLACE_VARIABLES
 
 
 def alive(pid: int) -> bool:
@@ -21,7 +22,9 @@ def alive(pid: int) -> bool:
 def test_nothing_given_leaves_every_parameter_free(commands: Commands) -> None:
     result = commands.run("horovodrun", "-np", "2", *commands.job(2))
     assert result.returncode == 0, result.stderr
-    assert [rank["variables"] for rank in commands.ranks(2)] == [[], []]
+    assert [set(rank["variables"]) - set(PLACE_VARIABLES) for rank in commands.ranks(2)] == [
+        set()
+    ] * 2
 
 
 def test_plain_mpirun_works_and_tunes(commands: Commands) -> None:
@@ -87,3 +90,33 @@ def test_wrong_usage_is_exit_code_2(commands: Commands) -> None:
     result = commands.run("horovodrun", "-np", "2", "--cycle-time-ms", "abc", "true")
     assert result.returncode == 2
     assert "--cycle-time-ms" in result.stderr
+
+
+def test_words_of_job_scripts_start_and_cost_a_warning_each(commands: Commands) -> None:
+    """Determined's, site guides' and Graphcore's lines; libraries read the place without init."""
+    show = "import os; print(sorted(k + '=' + v for k, v in os.environ.items() if 'CROSS' in k))"
+    words = ["--gloo", "--gloo-timeout-seconds", "240", "-H", "localhost:2,", "--start-timeout=99"]
+    result = commands.run(
+        *("horovodrun", *words, "--network-interface", "lo", "--", sys.executable, "-c", show),
+        HOROVOD_LOG_LEVEL="WARN",
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("HOROVOD_CROSS_RANK=0', 'HOROVOD_CROSS_SIZE=1") == 2
+    assert [line.split(" is ignored")[0] for line in result.stderr.splitlines()] == [
+        "horovodrun: --gloo",
+        "horovodrun: --gloo-timeout-seconds",
+    ]
+
+
+def test_settings_that_cannot_be_met_are_one_warning_and_the_job_trains(commands: Commands) -> None:
+    wishes = {
+        "HOROVOD_LOG_LEVEL": "loud",
+        "HOROVOD_CPU_OPERATIONS": "CCL",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_WITH_PYTORCH": "1",
+    }
+    result = commands.run("horovodrun", "-np", "2", *commands.job(2), **wishes)
+    assert result.returncode == 0, result.stderr
+    for name in ("HOROVOD_LOG_LEVEL=loud", "HOROVOD_CPU_OPERATIONS=CCL", "HOROVOD_CONTROLLER=gloo"):
+        assert result.stderr.count(name) == 1, result.stderr

@@ -75,7 +75,7 @@ def test_what_the_function_closes_over_travels() -> None:
 def test_options_are_those_of_horovodrun(tmp_path: Path) -> None:
     horovod.run(where_am_i, ("a",), num_proc=1, output_filename=str(tmp_path), start_timeout=30)
     assert (tmp_path / "rank.0/stdout").read_text() == "in rank 0\n"
-    for wrong in ({"use_gloo": True}, {"min_num_proc": 1}, {"hosts": "a;b"}, {"num_proc": -1}):
+    for wrong in ({"host_discovery_script": "x"}, {"hosts": "a;b"}, {"num_proc": -1}):
         with pytest.raises(ValueError, match=r"fixed size|HOST:SLOTS|at least 1"):
             horovod.run(where_am_i, ("a",), **wrong)  # type: ignore[arg-type]
 
@@ -89,10 +89,12 @@ def test_the_signature_is_horovods() -> None:
         "network_interfaces executable np min_np max_np"
     )
     assert list(inspect.signature(horovod.run).parameters) == order.split()
-    elastic = "min_num_proc max_num_proc slots reset_limit cooldown_range host_discovery_script"
-    for name in elastic.split():
-        with pytest.raises(ValueError, match=f"{name}: only jobs of a fixed size"):
-            horovod.run(where_am_i, ("a",), **{name: 1})
+    for name in "min_num_proc max_num_proc slots reset_limit cooldown_range min_np max_np".split():
+        with (
+            pytest.warns(UserWarning, match=f"{name} ignored: the job has a fixed size"),
+            pytest.raises(ValueError, match="HOST:SLOTS"),
+        ):
+            horovod.run(where_am_i, ("a",), hosts="a;b", **{name: 1})
     with pytest.raises(TypeError, match="nonsense"):
         horovod.run(where_am_i, ("a",), nonsense=1)
 
@@ -113,3 +115,11 @@ def test_an_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
     rank = Path("/proc") / (tmp_path / "pid").read_text()
     wait_until(lambda: not rank.exists(), 10)
+
+
+def test_wishes_of_older_calls_are_one_warning() -> None:
+    with pytest.warns(UserWarning, match="use_gloo ignored"):
+        assert horovod.run(lambda x: x + 1, args=(1,), num_proc=2, use_gloo=True) == [
+            2,
+            2,
+        ]

@@ -135,7 +135,7 @@ WRONG = [
     ("HOROVOD_CACHE_CAPACITY", "-1", "between 0 and"),
     ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0", "between 1 and"),
     ("HOROVOD_AUTOTUNE", "yes", "0 .off. or 1 .on."),
-    ("HOROVOD_CONTROLLER", "gloo", "mpi"),
+    ("HOROVOD_CONTROLLER", "slurm", "mpi"),
 ]
 
 

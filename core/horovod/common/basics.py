@@ -114,6 +114,7 @@ def shutdown() -> None:
             logger.warning("shutdown: %s", error)
             _process.engine_failed = True
         _process.engine_failed = _process.engine_failed or job.engine.failed
+        timeline.files.release()
         operation.forget()
 
 
@@ -175,7 +176,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """**Collective** in spirit. Record a timeline from now on; one that runs ends first.
 
     Args:
-        file_path: Rank 0 writes it, replacing what is there; with "{rank}" in it every rank writes
+        file_path: Rank 0 writes it, replacing what is there (beside it where another process
+            writes it); with "{rank}" in it every rank writes
             a file of its own. The current file: nothing happens.
         mark_cycles: Mark the cycles in which this rank announces something.
 
@@ -186,7 +188,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     if not path:
         return
     try:
-        engine().start_timeline(path, mark_cycles)
+        engine().start_timeline(timeline.files.claim(path, keep=False), mark_cycles)
     except _engine.InvalidRequest as error:
         logger.error("%s; training goes on without it", error)
 
@@ -255,6 +257,18 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """**Local.** Return False: there is no ROCm in this build."""
     return False
+
+
+class HorovodBasics:
+    """The questions of this module as methods, as libraries use Horovod's class of this name.
+
+    Args:
+        *arguments: Horovod's (where its library lies), without a meaning here.
+    """
+
+    def __init__(self, *arguments: object) -> None:
+        for name in __all__:
+            setattr(self, name, globals()[name])
 
 
 def job() -> Job:

@@ -26,3 +26,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     if op not in range(len(ENGINE_NAMES)):
         raise ValueError(f"op: expected Average, Sum, Adasum, Min, Max or Product, got {op!r}")
     return op
+
+
+handle_average_backwards_compatibility = resolve_op
+"""Horovod's name of it, which libraries import."""

@@ -15,6 +15,43 @@ from typing import Any
 _LAST_CORE = 1023
 """The last one that a ``cpu_set_t`` has room for."""
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+_LEVEL_SYNONYMS = {
+    "warn": "warning",
+    "err": "error",
+    "critical": "fatal",
+    "crit": "fatal",
+    "off": "fatal",
+    "none": "fatal",
+    "notice": "info",
+    "verbose": "debug",
+}
+"""Names of levels in other loggers, which job scripts pass on: the nearest of ours."""
+
+IGNORED_VARIABLES = (
+    "HOROVOD_GLOO_TIMEOUT_SECONDS",
+    "HOROVOD_GLOO_IFACE",
+    "HOROVOD_TORUS_ALLREDUCE",
+    "HOROVOD_BATCH_D2D_MEMCOPIES",
+    "HOROVOD_ENABLE_ASYNC_COMPLETION",
+    "HOROVOD_ADASUM_MPI_CHUNK_SIZE",
+    "HOROVOD_DISABLE_NVTX_RANGES",
+    "HOROVOD_ENABLE_XLA_OPS",
+    "HOROVOD_MPI_THREADS_DISABLE",
+)
+"""Variables of Horovod without a meaning here; also every ``CCL_*`` and ``HOROVOD_CCL_*``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Substitute:
+    """What a variable's parser returns where the wish cannot be met and the job goes on.
+
+    Attributes:
+        value: What is used instead.
+        remark: What rank 0 warns of, once.
+    """
+
+    value: Any
+    remark: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +60,7 @@ class Variable:
 
     Attributes:
         env: Its name.
-        parse: Text to value; raises ValueError with the whole message.
+        parse: Text to value or ``Substitute``; raises ValueError with the whole message.
         default: Value when unset.
         agree: All ranks must have the same value.
         parameter: Name of the communication parameter whose first value this is, if any.
@@ -86,10 +123,18 @@ def switch(env: str) -> Callable[[str], bool]:
     return parse
 
 
-def _log_level(text: str) -> int:
-    if text.lower() not in LOG_LEVELS:
-        raise _wrong("HOROVOD_LOG_LEVEL", f"one of {', '.join(LOG_LEVELS)}", text)
-    return LOG_LEVELS.index(text.lower())
+def log_level(text: str) -> int | Substitute:
+    """Return the index of the level that ``text`` names, also by another logger's name.
+
+    A level never ends a job: one that nobody knows is "warning", with a remark.
+    """
+    name = text.strip().lower()
+    name = _LEVEL_SYNONYMS.get(name, name)
+    if name in LOG_LEVELS:
+        return LOG_LEVELS.index(name)
+    levels = ", ".join(LOG_LEVELS)
+    remark = f"HOROVOD_LOG_LEVEL={text}: not a level ({levels}); warning is used"
+    return Substitute(value=LOG_LEVELS.index("warning"), remark=remark)
 
 
 def _cores(text: str) -> tuple[int, ...]:
@@ -100,13 +145,14 @@ def _cores(text: str) -> tuple[int, ...]:
     return tuple(int(core) for core in cores)
 
 
-def _only_mpi(env: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() != "mpi":
-            raise _wrong(
-                env, "mpi, the only one that this build has (there is no gloo or ccl)", text
-            )
-        return "mpi"
+def _only_mpi(env: str) -> Callable[[str], str | Substitute]:
+    def parse(text: str) -> str | Substitute:
+        if text.lower() == "mpi":
+            return "mpi"
+        if text.lower() not in ("gloo", "ccl", "ddl", "nccl"):
+            raise _wrong(env, "mpi", text)
+        remark = f"{env}={text}: this build has no {text.lower()}; the job uses mpi"
+        return Substitute(value="mpi", remark=remark)
 
     return parse
 
@@ -131,7 +177,7 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         env="HOROVOD_LOG_LEVEL",
-        parse=_log_level,
+        parse=log_level,
         default=LOG_LEVELS.index("warning"),
         agree=False,
     ),
@@ -170,11 +216,15 @@ class Settings:
         variables: What could be set.
         values: {variable: value}, every one of ``variables``.
         explicit: Variables that the user set.
+        remarks: What rank 0 warns of: wishes that are not met.
+        ignored: Variables that are set and mean nothing here.
     """
 
     variables: Sequence[Variable]
     values: Mapping[str, Any]
     explicit: frozenset[str]
+    remarks: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def __getitem__(self, env: str) -> Any:
         return self.values[env]
@@ -219,6 +269,7 @@ def parse_settings(variables: Sequence[Variable], environ: Mapping[str, str]) ->
     values: dict[str, Any] = {}
     explicit: set[str] = set()
     errors: list[str] = []
+    remarks: list[str] = []
     for variable in variables:
         text = environ.get(variable.env, "").strip()
         values[variable.env] = variable.default
@@ -226,12 +277,33 @@ def parse_settings(variables: Sequence[Variable], environ: Mapping[str, str]) ->
             continue
         explicit.add(variable.env)
         try:
-            values[variable.env] = variable.parse(text)
+            value = variable.parse(text)
         except ValueError as error:
             errors.append(str(error))
+            continue
+        if isinstance(value, Substitute):
+            remarks.append(value.remark)
+            value = value.value
+        values[variable.env] = value
     if errors:
         raise ValueError("; ".join(errors))
-    return Settings(variables=variables, values=values, explicit=frozenset(explicit))
+    return Settings(
+        variables=variables,
+        values=values,
+        explicit=frozenset(explicit),
+        remarks=tuple(remarks),
+        ignored=ignored_variables(environ),
+    )
+
+
+def ignored_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """**Local.** Return Horovod's variables in ``environ`` that mean nothing here."""
+    prefixes = ("CCL_", "HOROVOD_CCL_")
+    return tuple(
+        name
+        for name in sorted(environ)
+        if environ[name].strip() and (name in IGNORED_VARIABLES or name.startswith(prefixes))
+    )
 
 
 @dataclass(frozen=True)

@@ -220,10 +220,14 @@ def _configure_logging(parsed: Settings) -> None:
 
 
 def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
-    """Say on rank 0 which settings have no effect."""
+    """Say on rank 0 which settings have no effect, or another one than the user may think."""
     _configure_logging(parsed)
     if topology.rank != 0:
         return
+    for remark in parsed.remarks:
+        logger.warning("%s", remark)
+    if parsed.ignored:
+        logger.info("set, but without meaning here: %s", ", ".join(parsed.ignored))
     for name in ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"):
         alone = topology.local_size == 1 and topology.homogeneous
         if parsed[name] and (topology.cross_size == 1 or alone):
@@ -257,6 +261,14 @@ def _set_timeline(options: _engine.Options, start: Start, parsed: Settings) -> N
     communicator, began_ns = start.communicator, start.init_began_ns
     several = communicator.bcast(timeline.RANK in (path or ""), root=0)
     clock = timeline.common_clock(communicator, began_ns) if several else None
-    options.timeline_path = timeline.file_of(path, options.rank)
+    wanted = timeline.file_of(path, options.rank)
+    options.timeline_path = timeline.files.claim(wanted, keep=True)
+    if options.timeline_path != wanted:
+        logger.warning(
+            "HOROVOD_TIMELINE: %s has a timeline of this process or of another job; this one goes "
+            "to %s",
+            wanted,
+            options.timeline_path,
+        )
     options.timeline_mark_cycles = parsed["HOROVOD_TIMELINE_MARK_CYCLES"]
     options.timeline_clock = (clock or timeline.own_clock(began_ns)).values

@@ -6,6 +6,9 @@ times count from the same moment, so the clocks of the ranks are compared at ini
 
 from __future__ import annotations
 
+import fcntl
+import itertools
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,6 +49,67 @@ def file_of(path: str | None, rank: int) -> str:
     if not path or path == DYNAMIC or (rank != 0 and RANK not in path):
         return ""
     return path.replace(RANK, str(rank))
+
+
+class Files:
+    """The timelines that this process writes: each has a file of its own, whoever else writes.
+
+    Two jobs of one script (``hvd.init`` on halves of the ranks), and two ``init`` of one process,
+    have the same HOROVOD_TIMELINE: the later one writes beside the earlier one. A lock of the file
+    (``flock``) tells other processes that it is being written.
+    """
+
+    def __init__(self) -> None:
+        self._written: set[str] = set()
+        self._open: dict[str, int] = {}
+
+    def claim(self, path: str, *, keep: bool) -> str:
+        """**Local.** Return where to write instead of ``path``: itself, or a file beside it.
+
+        Args:
+            path: What was asked for; "" stays "".
+            keep: What this process has written there is kept, too.
+        """
+        if not path or path in self._open:
+            return path
+        for number in itertools.count():
+            stem, suffix = os.path.splitext(path)
+            beside = f"{stem}.{number}{suffix}" if number else path
+            if beside in self._written and keep:
+                continue
+            if beside in self._open or self._lock(beside):
+                self._written.add(beside)
+                return beside
+        raise AssertionError("itertools.count ends")
+
+    def release(self) -> None:
+        """**Local.** The files are complete."""
+        for descriptor in self._open.values():
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._open.clear()
+
+    def _lock(self, path: str) -> bool:
+        """Lock ``path``; False: another process writes it. What cannot be locked is taken."""
+        descriptor = -1
+        try:
+            descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666
+            )
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError:  # the engine says what is wrong with the file; some file systems lock none
+            if descriptor >= 0:
+                os.close(descriptor)
+                descriptor = -1
+        self._open[path] = descriptor
+        return True
+
+
+files = Files()
+"""Those of this process."""
 
 
 def own_clock(origin_ns: int) -> Clock:

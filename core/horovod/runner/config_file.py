@@ -32,14 +32,19 @@ def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:
         ConfigFileError: No such file, not YAML, or a value that its variable does not take.
     """
     environment: dict[str, str] = {}
+    unknown: list[str] = []
     warnings: list[str] = []
     for key, value in _entries(_load(path)):
+        if value is None:
+            continue
         if key == "controller":
-            _check_controller(path, value)
-        elif key not in BY_KEY:
-            warnings.append(f"{path}: {key} means nothing to this horovodrun; ignored")
-        elif value is not None:
+            warnings += _check_controller(path, value)
+        elif key in BY_KEY:
             environment[BY_KEY[key].env] = _text(path, key, value)
+        else:
+            unknown.append(key)
+    if unknown:
+        warnings.append(f"{path}: ignored, without meaning here: {', '.join(unknown)}")
     return environment, warnings
 
 
@@ -82,6 +87,10 @@ def _text(path: Path, key: str, value: object) -> str:
         raise ConfigFileError(f"{path}: {key}: {error}") from error
 
 
-def _check_controller(path: Path, value: object) -> None:
-    if value is not None and str(value).lower() != "mpi":
-        raise ConfigFileError(f"{path}: controller: only mpi exists here, got {value!r}")
+def _check_controller(path: Path, value: object) -> list[str]:
+    """Return the warning about a controller that is not ours."""
+    if str(value).lower() == "mpi":
+        return []
+    if str(value).lower() not in ("gloo", "jsrun"):
+        raise ConfigFileError(f"{path}: controller: expected mpi, got {value!r}")
+    return [f"{path}: controller: {value} is ignored: mpirun starts the ranks"]

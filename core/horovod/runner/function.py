@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -75,11 +76,11 @@ def run(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         num_proc: Number of ranks (default 1).
-        min_num_proc: Only None: jobs have a fixed size.
-        max_num_proc: Only None.
-        slots: Only None.
-        reset_limit: Only None.
-        cooldown_range: Only None.
+        min_num_proc: Ignored with a warning: jobs have a fixed size.
+        max_num_proc: Likewise.
+        slots: Likewise.
+        reset_limit: Likewise.
+        cooldown_range: Likewise.
         hosts: As ``horovodrun -H``.
         hostfile: As ``horovodrun --hostfile``.
         host_discovery_script: Only None.
@@ -89,28 +90,29 @@ def run(
         disable_cache: Accepted without effect.
         output_filename: As ``horovodrun --output-filename``.
         verbose: Print the mpirun command.
-        use_gloo: Only False or None.
+        use_gloo: Ignored with a warning: MPI is the only controller.
         use_mpi: Accepted: MPI is the only controller.
         mpi_args: As ``horovodrun --mpi-args``.
         network_interface: Older name of ``network_interfaces``.
         network_interfaces: As ``horovodrun --network-interfaces``.
         executable: The Python of the ranks (default: this one).
         np: Older name of ``num_proc``.
-        min_np: Only None.
-        max_np: Only None.
+        min_np: Older name of ``min_num_proc``.
+        max_np: Older name of ``max_num_proc``.
 
     Raises:
         RankError: A rank failed; its own exception is the cause.
-        ValueError: An option is wrong, or one of jobs that change their size.
+        ValueError: An option is wrong, or names hosts by a script.
     """
-    _refuse(
+    if host_discovery_script is not None:
+        raise ValueError("horovod.run: host_discovery_script: only jobs of a fixed size")
+    _warn_of(
+        use_gloo=use_gloo or None,
         min_num_proc=min_num_proc,
         max_num_proc=max_num_proc,
         slots=slots,
         reset_limit=reset_limit,
         cooldown_range=cooldown_range,
-        host_discovery_script=host_discovery_script,
-        use_gloo=use_gloo or None,
         min_np=min_np,
         max_np=max_np,
     )
@@ -136,11 +138,14 @@ def run(
         return _run([*words, python, "-m", "horovod.runner.call", str(folder)], folder)
 
 
-def _refuse(**options: object) -> None:
-    """Raise for options of jobs that change their size, and of another controller than MPI."""
+def _warn_of(**options: object) -> None:
+    """Warn, once, of options that are not met and that a job can do without."""
     given = ", ".join(name for name, value in options.items() if value is not None)
     if given:
-        raise ValueError(f"horovod.run: {given}: only jobs of a fixed size, on MPI")
+        text = (
+            f"horovod.run: {given} ignored: the job has a fixed size, and mpirun starts its ranks"
+        )
+        warnings.warn(text, stacklevel=3)
 
 
 @contextlib.contextmanager

@@ -5,25 +5,44 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-Hosts = list[tuple[str, int | None]]
+from horovod.runner.mpirun import is_here
 
-_HOST = re.compile(r"([A-Za-z0-9_.\-]+|\[[0-9A-Fa-f:]+\])(?::(\d+))?")
+Hosts = list[tuple[str, int | None]]
+"""(host or user@host, slots or None)."""
+
+_HOST = re.compile(r"((?:[A-Za-z0-9_.\-]+@)?(?:[A-Za-z0-9_.\-]+|\[[0-9A-Fa-f:]+\]))(?::(\d+))?")
 _LINE = re.compile(r"(\S+?)(?::(\d+))?(?:\s+slots\s*=\s*(\d+))?")
 
 
 def parse_hosts(text: str) -> Hosts:
-    """Return (name, slots or None) of ``text``, in order.
+    """Return (name, slots or None) of ``text``, in order; a comma may end it.
 
     Raises:
         ValueError: Not a list of HOST or HOST:SLOTS.
     """
     hosts: Hosts = []
-    for entry in text.split(","):
+    for entry in text.strip().removesuffix(",").split(","):
         match = _HOST.fullmatch(entry.strip())
         if not match:
             raise ValueError(f"-H {text}: expected HOST:SLOTS,HOST:SLOTS,..., got {entry!r}")
         hosts.append((match[1], int(match[2]) if match[2] else None))
     return hosts
+
+
+def split_users(hosts: Hosts) -> tuple[Hosts, str]:
+    """Return ``hosts`` without their users, and the user for ssh ("" for ssh's own choice).
+
+    Raises:
+        ValueError: Users differ: one command line of ssh serves all hosts.
+    """
+    split = [(name.rpartition("@"), slots) for name, slots in hosts]
+    users = {user for (user, _, name), _ in split if not is_here(name)}
+    if len(users) > 1:
+        raise ValueError(
+            f"-H: expected one user for all other hosts, got {sorted(users)}; put each host's "
+            "'User' under 'Host' in ~/.ssh/config and leave it out here"
+        )
+    return [(name, slots) for (_, _, name), slots in split], "".join(users)
 
 
 def parse_hostfile(path: Path) -> Hosts:

@@ -11,16 +11,18 @@ import dataclasses
 import errno
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.runner import mpirun, probe
+from horovod.runner.allocation import check_place, find_ranks
 from horovod.runner.config_file import read_config_file
-from horovod.runner.hosts import parse_hostfile, parse_hosts
+from horovod.runner.hosts import Hosts, parse_hostfile, parse_hosts, split_users
 from horovod.runner.options import check_seconds, job_environment
-from horovod.runner.parser import REFUSED, make_parser
+from horovod.runner.parser import NOT_MET, REFUSED, make_parser
 from horovod.runner.supervise import rank_command, supervise
 from horovod.tuning.table import JOB_ID_VARIABLES
 
@@ -45,6 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return NO_MPIRUN
 
 
+def run_commandline() -> None:
+    """Run ``horovodrun`` on this process's own arguments and end it (Horovod's own name)."""
+    sys.exit(main())
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what ``horovodrun`` reads out of ``argv``; wrong usage ends the process."""
+    return make_parser().parse_args(argv)
+
+
 def start(arguments: argparse.Namespace) -> int:
     """Replace this process by ``mpirun``; an exit code when there is none.
 
@@ -52,6 +64,9 @@ def start(arguments: argparse.Namespace) -> int:
         ValueError: Something is missing or wrong on the command line or in the config file.
         UnknownMpiError: The ``mpirun`` that was found is of no known family.
     """
+    check_place(os.environ)
+    for flag in given(arguments, NOT_MET):
+        print(f"horovodrun: {flag} is ignored: {NOT_MET[flag][1]}", file=sys.stderr)
     job = make_job(arguments)
     environ = make_environment(arguments)
     program = probe.find_mpirun(probe.engine_build().library, environ.get("PATH"))
@@ -87,7 +102,7 @@ def make_words(
     program: Path, job: mpirun.Job, environ: Mapping[str, str], arguments: argparse.Namespace
 ) -> list[str]:
     """Return the mpirun command line that runs ``job``, every rank under ``rank_process``."""
-    options: dict[str, Any] = {"size": job.size, "announce": True}
+    options: dict[str, Any] = {"size": job.size, "announce": True, "hosts": equal_hosts(job)}
     if arguments.output_filename:
         options["output"] = os.path.abspath(arguments.output_filename)
     if arguments.prefix_output_with_timestamp:
@@ -98,6 +113,14 @@ def make_words(
     if arguments.verbose:
         print(f"horovodrun ({family}): {shlex.join(words)}", file=sys.stderr, flush=True)
     return words
+
+
+def equal_hosts(job: mpirun.Job) -> int:
+    """Return how many hosts run equally many ranks, 0 where that is not known beforehand."""
+    slots = {number for _, number in job.hosts}
+    count = len({name for name, _ in job.hosts})
+    filled = len(slots) == 1 and count == len(job.hosts) and count * (slots.pop() or 0) == job.size
+    return count if filled else 0
 
 
 def start_timeout(environ: Mapping[str, str]) -> float | None:
@@ -117,34 +140,66 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         ValueError: No number of ranks or no command, or an option that this launcher has not.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    if arguments.num_proc is None:
+    hosts, user = _hosts(arguments)
+    size = find_ranks(hosts, os.environ) if arguments.num_proc is None else arguments.num_proc
+    if size is None:
         raise ValueError(
             "-np is missing: the number of ranks, e.g. horovodrun -np 2 python train.py"
         )
-    if arguments.num_proc < 1:
-        raise ValueError(f"-np {arguments.num_proc}: expected at least 1 rank")
+    if size < 1:
+        raise ValueError(f"-np {size}: expected at least 1 rank")
     if not command:
         raise ValueError("there is no command to start, e.g. horovodrun -np 2 python train.py")
-    if refused := [flag for flag in REFUSED if getattr(arguments, REFUSED[flag][0])]:
-        raise ValueError(f"{refused[0]}: {REFUSED[refused[0]][1]}; leave it out")
-    hosts = parse_hosts(arguments.hosts) if arguments.hosts else []
-    if arguments.hostfile:
-        hosts = parse_hostfile(Path(arguments.hostfile))
+    for flag in given(arguments, REFUSED):
+        raise ValueError(f"{flag}: {REFUSED[flag][1]}; leave it out")
     if arguments.output_filename:
         in_queue = any(os.environ.get(name) for name in JOB_ID_VARIABLES)
         check_output(arguments.output_filename, is_local=not (hosts or in_queue))
-    interfaces = ",".join(arguments.network_interfaces or ())
     return mpirun.Job(
-        size=arguments.num_proc,
+        size=size,
         command=command,
         hosts=hosts,
-        network_interfaces=[name.strip() for name in interfaces.split(",") if name.strip()],
+        network_interfaces=_interfaces(arguments, hosts),
         ssh_port=arguments.ssh_port,
+        ssh_user=user,
         ssh_identity_file=arguments.ssh_identity_file or "",
         tcp=arguments.tcp,
         binding_args=_words("--binding-args", arguments.binding_args) or None,
         mpi_args=_words("--mpi-args", arguments.mpi_args),
     )
+
+
+def given(arguments: argparse.Namespace, options: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return those flags of ``options`` (flag -> destination, why) that the command line has."""
+    return [flag for flag, (name, _) in options.items() if getattr(arguments, name)]
+
+
+def _hosts(arguments: argparse.Namespace) -> tuple[Hosts, str]:
+    """Return the hosts and the user for ssh."""
+    if arguments.hostfile:
+        return split_users(parse_hostfile(Path(arguments.hostfile)))
+    return split_users(parse_hosts(arguments.hosts) if arguments.hosts else [])
+
+
+def _interfaces(arguments: argparse.Namespace, hosts: Hosts) -> list[str]:
+    """Return the interfaces for MPI; a name must exist where this host takes part.
+
+    Raises:
+        ValueError: It does not; without this check, ranks wait for each other.
+    """
+    text = ",".join(arguments.network_interfaces or ())
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    in_queue = any(name in os.environ for name in mpirun.RESOURCE_MANAGERS)
+    takes_part = any(mpirun.is_here(name) for name, _ in hosts) if hosts else not in_queue
+    there = {name for _, name in socket.if_nameindex()}
+    subnets = [name for name in names if "/" in name]
+    missing = [name for name in names if name not in there and name not in subnets]
+    if takes_part and missing:
+        raise ValueError(
+            f"--network-interfaces {missing[0]}: this host has no such interface; it has "
+            f"{', '.join(sorted(there))}"
+        )
+    return names
 
 
 def _words(flag: str, text: str | None) -> list[str]:

@@ -79,6 +79,7 @@ class Job:
         hosts: (name, slots or None) in order; empty: this host, or what a resource manager allots.
         network_interfaces: Interfaces that MPI may use; empty: all.
         ssh_port: Port of ssh on the other hosts, or None.
+        ssh_user: User of ssh on the other hosts; "" for ssh's own choice.
         ssh_identity_file: Key for ssh to the other hosts; "" for ssh's own choice.
         tcp: MPI uses TCP, whatever else the network can.
         binding_args: Words instead of "bind to none", or None.
@@ -90,6 +91,7 @@ class Job:
     hosts: Sequence[tuple[str, int | None]] = ()
     network_interfaces: Sequence[str] = ()
     ssh_port: int | None = None
+    ssh_user: str = ""
     ssh_identity_file: str = ""
     tcp: bool = False
     binding_args: Sequence[str] | None = None
@@ -170,9 +172,10 @@ def _open_mpi(family: Family, job: Job, environ: Mapping[str, str], cores: int) 
 
 
 def _ssh_options(job: Job) -> str:
+    user = ["-l", job.ssh_user] if job.ssh_user else []
     port = [] if job.ssh_port is None else ["-p", str(job.ssh_port)]
     key = ["-i", job.ssh_identity_file] if job.ssh_identity_file else []
-    return " ".join([*port, *key])
+    return " ".join([*user, *port, *key])
 
 
 def _hydra(family: Family, job: Job, environ: Mapping[str, str], cores: int) -> list[str]:
@@ -183,8 +186,8 @@ def _hydra(family: Family, job: Job, environ: Mapping[str, str], cores: int) -> 
     """
     if _ssh_options(job):
         raise ValueError(
-            f"-p, -i: {family} takes the port and the key of ssh from ~/.ssh/config only: put "
-            "'Port' and 'IdentityFile' under 'Host' there"
+            f"-p, -i, -H USER@HOST: {family} takes the port, the key and the user of ssh from "
+            "~/.ssh/config only: put 'Port', 'IdentityFile' and 'User' under 'Host' there"
         )
     intel = family is Family.INTEL_MPI
     words = (_intel_hosts(job) if intel else ["-hosts", _host_list(job)]) if job.hosts else []
@@ -228,8 +231,12 @@ def needs_oversubscribe(job: Job, environ: Mapping[str, str], cores: int) -> boo
 
 def is_remote(job: Job) -> bool:
     """Return whether ``job`` uses another host than this one."""
-    here = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
-    return any(name not in here for name, _ in job.hosts)
+    return not all(is_here(name) for name, _ in job.hosts)
+
+
+def is_here(host: str) -> bool:
+    """Return whether ``host`` is a name of this one. **Local.**"""
+    return host in {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
 
 
 def passed_variables(environ: Mapping[str, str]) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 import horovod
 from horovod.runner.options import OPTIONS, Option
 
-_MPI_ONLY = "this package starts jobs with MPI only"
-_NOT_ELASTIC = "horovodrun starts jobs of a fixed size only"
-REFUSED = {
+_MPI_ONLY = "mpirun starts the ranks, and MPI moves their data"
+_NOT_ELASTIC = "this job has a fixed size"
+NOT_MET = {
     "--gloo": ("gloo", _MPI_ONLY),
     "--jsrun": ("jsrun", _MPI_ONLY),
     "--gloo-timeout-seconds": ("gloo_timeout", _MPI_ONLY),
@@ -25,13 +25,20 @@ REFUSED = {
     "--elastic-timeout": ("elastic_timeout", _NOT_ELASTIC),
     "--reset-limit": ("reset_limit", _NOT_ELASTIC),
     "--blacklist-cooldown-range": ("blacklist", _NOT_ELASTIC),
-    "--host-discovery-script": ("host_discovery_script", _NOT_ELASTIC),
 }
-"""Options of Horovod that cannot be meant here: flag -> (destination, why)."""
+"""Options of Horovod that cannot be met here and cost a warning: flag -> (destination, why)."""
+
+REFUSED = {
+    "--host-discovery-script": (
+        "host_discovery_script",
+        "horovodrun starts jobs of a fixed size only, on hosts that -H or --hostfile names",
+    )
+}
+"""Options without which another job would start: flag -> (destination, why)."""
 
 WORDS_FOR_MPIRUN = ("--mpi-args", "--binding-args")
 
-REFUSED_NARGS: dict[str, dict[str, Any]] = {
+_NARGS: dict[str, dict[str, Any]] = {
     **{flag: {"action": "store_true"} for flag in ("--gloo", "--jsrun", "--torus-allreduce")},
     "--blacklist-cooldown-range": {"nargs": 2},
 }
@@ -127,8 +134,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--mpi", action="store_true", help="accepted: the only controller")
     add("--disable-cache", action="store_true", help="accepted: nothing is cached")
     add("--no-torus-allreduce", action="store_true", help=argparse.SUPPRESS)  # there is none
-    for flag, (name, _) in REFUSED.items():
-        nargs: dict[str, Any] = REFUSED_NARGS.get(flag, {"nargs": 1})
+    for flag, (name, _) in {**NOT_MET, **REFUSED}.items():
+        nargs: dict[str, Any] = _NARGS.get(flag, {"nargs": 1})
         add(flag, dest=name, help=argparse.SUPPRESS, **nargs)
     _add_exported(parser)
     add("command", nargs=argparse.REMAINDER, help="program and arguments of every rank")

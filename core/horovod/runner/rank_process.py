@@ -34,6 +34,14 @@ TAIL_BYTES = 2000
 """A record must stay below 4096 bytes: that much is written to a pipe in one piece."""
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+LOCAL_VARIABLES = (
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""Where Open MPI, MPICH and Intel MPI say a rank's place on its host."""
+PLACE_VARIABLES = tuple(
+    f"HOROVOD_{where}{what}" for where in ("", "LOCAL_", "CROSS_") for what in ("RANK", "SIZE")
+)
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 CANNOT_START = 127
@@ -47,6 +55,29 @@ def find_rank(environ: Any) -> int:
     """Return the rank that the launcher of this process says, 0 where it says none."""
     texts = (environ.get(name, "") for name in RANK_VARIABLES)
     return next((int(text) for text in texts if text.isdecimal()), 0)
+
+
+def place_variables(environ: Any, size: int, hosts: int) -> dict[str, str]:
+    """Return Horovod's variables of a rank's place, which libraries read without an ``init``.
+
+    Args:
+        environ: Of this process, from MPI's launcher.
+        size: Number of ranks.
+        hosts: How many hosts run equally many ranks, one after the other; 0: not known. The place
+            among the hosts is said where it is certain.
+    """
+    rank = find_rank(environ)
+    place = {"RANK": rank, "SIZE": size}
+    for names in LOCAL_VARIABLES:
+        texts = [environ.get(name, "") for name in names]
+        if all(text.isdecimal() for text in texts):
+            local_rank, local_size = map(int, texts)
+            place |= {"LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+            cross_size = 1 if local_size == size else hosts
+            if cross_size * local_size == size and rank % local_size == local_rank:
+                place |= {"CROSS_RANK": rank // local_size, "CROSS_SIZE": cross_size}
+            break
+    return {f"HOROVOD_{name}": str(number) for name, number in place.items()}
 
 
 def encode_record(content: dict[str, Any]) -> bytes:
@@ -203,6 +234,10 @@ class RankProcess:
         os.set_blocking(wake_end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        for name in PLACE_VARIABLES:
+            os.environ.pop(name, None)  # those of a job that started this one
+        size, hosts = options.get("size", 1), options.get("hosts", 0)
+        os.environ.update(place_variables(os.environ, size, hosts))
         self._child = self._start(command)
         for number in PASSED_ON:
             signal.signal(number, self._pass_on)

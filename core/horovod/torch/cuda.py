@@ -14,6 +14,11 @@ HOST = -1
 """What ``Tensor.get_device`` calls the CPU."""
 
 
+def check_has_gpu() -> bool:
+    """**Local.** Return whether torch sees a GPU (Horovod's question, which libraries ask)."""
+    return bool(torch.cuda.is_available())
+
+
 def use(engine: _engine.Engine, index: int) -> None:
     """**Local.** Let ``engine`` communicate tensors of GPU ``index``.
 

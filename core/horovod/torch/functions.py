@@ -53,6 +53,9 @@ def broadcast_optimizer_state(
 ) -> None:
     """**Collective.** Give ``optimizer`` root's state and options, also where it has none yet.
 
+    Where root's has no state yet, parameters without a gradient get zeros, as in Horovod; the state
+    is left to the first step: one on zeros would already count and decay the weights.
+
     Args:
         optimizer: Plain or distributed, with the same parameter groups on all ranks.
         root_rank: Global rank of the sender.
@@ -60,10 +63,12 @@ def broadcast_optimizer_state(
         process_set: Its members take part; root is one of them.
 
     Raises:
-        ValueError: An LBFGS optimizer: its state belongs to no parameter.
+        ValueError: An LBFGS optimizer (its state belongs to no parameter), or the ranks' parameter
+            groups differ in number or length; the same error on every rank.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state: cannot broadcast torch.optim.LBFGS state")
+    _check_groups(optimizer, process_set)
     own = _optimizer_content(optimizer)
     outline = broadcast_object(_outline(own), root_rank, "optimizer_state", process_set)
     tensors: list[tuple[str | None, torch.Tensor]] = []
@@ -71,6 +76,8 @@ def broadcast_optimizer_state(
     _broadcast_tensors(tensors, root_rank, process_set)
     if basics.rank() != root_rank:
         _set_optimizer_content(optimizer, content)
+    if not content["states"]:
+        _make_gradients(optimizer)
 
 
 def broadcast_object(
@@ -106,6 +113,27 @@ def allgather_object(
     sizes = synchronize(allgather_async(size, _suffixed(name, "sz"), process_set)).tolist()
     gathered = synchronize(allgather_async(data, _suffixed(name, "t"), process_set))
     return [_from_bytes(part) for part in gathered.split(sizes)]
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
+    """**Collective.** Compare the lengths of the ranks' parameter groups; ValueError on all."""
+    lengths = [len(group["params"]) for group in optimizer.param_groups]
+    by_rank = allgather_object(lengths, "optimizer_groups", process_set)
+    different = [i for i, other in enumerate(by_rank) if other != by_rank[0]]
+    if different:
+        ranks = process_set.ranks or range(len(by_rank))
+        raise ValueError(
+            "broadcast_optimizer_state: expected the same parameter groups on all ranks, got "
+            f"{len(by_rank[0])} groups of {by_rank[0]} parameters on rank {ranks[0]} and "
+            f"{len(by_rank[different[0]])} of {by_rank[different[0]]} on rank {ranks[different[0]]}"
+        )
+
+
+def _make_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
 
 class _Outline:

@@ -31,6 +31,10 @@ from horovod.tuning import autotuning
 
 __all__ = ["DistributedOptimizer"]
 
+_DistributedOptimizer = DistributedGradients
+_DistributedAdasumOptimizer = AdasumDeltas
+"""Horovod's names of the classes, which libraries import to recognise a wrapped optimizer."""
+
 
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
@@ -86,19 +90,22 @@ def DistributedOptimizer(
     number = autotuning.register_optimizer(replaced_optimizer(names))
     operation_names = OperationNames(number, names, process_set.process_set_id)
     attributes: dict[str, Any] = {
+        "_backward_passes_per_step": passes,
+        "_gradient_predivide_factor": gradient_predivide_factor,
+        "_options": options,
         "_number": number,
         "_operation_names": operation_names,
         "_original": optimizer,
         "_parameter_names": names,
     }
     if options.op == Adasum:
-        attributes |= {"_communicates": communicates, "_options": options}
+        attributes |= {"_communicates": communicates}
         return _wrap(optimizer, AdasumDeltas, attributes)
     reducer = Reducer(passes, options)
     for parameter, name in names.items() if communicates else ():
         reducer.watch(parameter, operation_names(name))
     reducer.group(lists)
-    attributes |= {"_reducer": reducer, "_options": options, "_communicates": communicates}
+    attributes |= {"_reducer": reducer, "_communicates": communicates}
     attributes |= {"_should_synchronize": True, "_synchronized": False}
     attributes |= {"_reduced_for_scaler": False}
     return _wrap(optimizer, DistributedGradients, attributes)
@@ -107,9 +114,15 @@ def DistributedOptimizer(
 def _wrap(
     optimizer: torch.optim.Optimizer, added: type[Wrapped], attributes: dict[str, Any]
 ) -> Wrapped:
-    """Return an instance of ``added`` and the optimizer's class with the optimizer's attributes."""
-    name = type(optimizer).__name__
-    wrapped_class = type(name, (added, type(optimizer)), {"__module__": __name__})
+    """Return an instance of ``added`` and the optimizer's class with the optimizer's attributes.
+
+    The optimizer's own class is the first base, as libraries expect (Lightning takes it from there
+    and makes a class of its own); what ``added`` defines comes before it all the same.
+    """
+    name, own = type(optimizer).__name__, type(optimizer)
+    members = {key: value for key, value in vars(Wrapped).items() if not key.startswith("__")}
+    members |= {key: value for key, value in vars(added).items() if not key.startswith("__")}
+    wrapped_class = type(name, (own, added), {**members, "_own_class": own, "__module__": __name__})
     wrapped: Wrapped = object.__new__(wrapped_class)
     # "step" is there when a scheduler patched the instance: it would bypass ours.
     inherited = {key: value for key, value in vars(optimizer).items() if key != "step"}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from autotune.space import PARAMETERS
+from autotune.space import PARAMETERS, Parameter
 from horovod.common.settings import (
     RUNTIME_VARIABLES,
     Settings,
+    Substitute,
     Variable,
     parse_settings,
     real,
@@ -16,9 +19,44 @@ from horovod.common.settings import (
 )
 
 _TUNER = "HOROVOD_AUTOTUNE_"
+_MIB = 2**20
+_LEAST_LIKELY_BYTES = 1024
+
+
+def _parser(parameter: Parameter) -> Callable[[str], Any]:
+    """Return the parser of a parameter's variable; bytes may be MiB copied out of a log."""
+    return parameter.parse if parameter.unit != "bytes" else lambda text: _bytes(parameter, text)
+
+
+def _bytes(parameter: Parameter, text: str) -> Any:
+    try:
+        value = parameter.parse(text)
+    except ValueError as error:
+        hint = _hint_of_mib(text)
+        raise ValueError(f"{error}; {hint}" if hint else str(error)) from None
+    if not 0 < value < _LEAST_LIKELY_BYTES:
+        return value
+    remark = f"{parameter.env}={text} means {text} bytes: if it is MiB, {_hint_of_mib(text)}"
+    return Substitute(value=value, remark=remark)
+
+
+def _hint_of_mib(text: str) -> str:
+    try:
+        in_bytes = float(text) * _MIB
+    except ValueError:
+        return ""
+    if not (math.isfinite(in_bytes) and in_bytes >= 0):
+        return ""
+    return (
+        f"a log has MiB: in bytes that is {int(in_bytes)}, or use 'autotune best LOG --format env'"
+    )
+
 
 VARIABLES: tuple[Variable, ...] = (
-    *(Variable(env=p.env, parse=p.parse, default=p.default, parameter=p.name) for p in PARAMETERS),
+    *(
+        Variable(env=p.env, parse=_parser(p), default=p.default, parameter=p.name)
+        for p in PARAMETERS
+    ),
     Variable(env="HOROVOD_AUTOTUNE", parse=switch("HOROVOD_AUTOTUNE"), default=False),
     Variable(env=_TUNER + "LOG", parse=str, agree=False),
     Variable(env=_TUNER + "DB", parse=str, agree=False),

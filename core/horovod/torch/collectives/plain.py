@@ -62,8 +62,17 @@ def gather_group(tensors: Sequence[torch.Tensor], how: How) -> list[torch.Tensor
 
 
 def wants_gradient(tensors: Sequence[torch.Tensor]) -> bool:
-    """**Local.** Return whether autograd would record an operation on ``tensors``."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    """**Local.** Return whether autograd would record an operation on ``tensors``.
+
+    Raises:
+        TypeError: One of them is no tensor.
+    """
+    try:
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    except AttributeError:
+        for tensor in tensors:
+            check(tensor)
+        raise
 
 
 def of_gradient(how: How) -> How:

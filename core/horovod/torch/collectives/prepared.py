@@ -26,12 +26,23 @@ DTYPES = {
 _kinds: Kept[tuple[Hashable, ...], _engine.Kind] = Kept()
 
 
+def expect_tensor(value: object) -> None:
+    """**Local.** Raise TypeError where ``value`` is no tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"expected a tensor, got {value!r:.80} ({type(value).__name__}); torch.tensor makes "
+            "one, hvd.broadcast_object and hvd.allgather_object send any object"
+        )
+
+
 def check(tensor: torch.Tensor) -> str:
     """**Local.** Return the engine's name of the type of ``tensor``.
 
     Raises:
+        TypeError: It is no tensor.
         ValueError: The engine cannot communicate the tensor.
     """
+    expect_tensor(tensor)
     dtype = DTYPES.get(tensor.dtype)
     if (
         dtype is None

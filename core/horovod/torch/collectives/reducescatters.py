@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.operation import How
 from horovod.common.process_set import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Average, Sum
+from horovod.common.reduce_ops import Adasum, Average, Sum
 from horovod.torch.collectives.plain import (
     apply,
     gather,
@@ -117,6 +118,8 @@ def grouped_reducescatter(
 def _how(
     name: str | None, op: int, prescale: float, postscale: float, process_set: ProcessSet
 ) -> How:
+    if op == Adasum:
+        raise HorovodInternalError("reducescatter: there is no Adasum; use op=Average or Sum")
     if op not in (Average, Sum):
         raise ValueError(f"reducescatter: expected op Average or Sum, got {op!r}")
     return How("reducescatter", name, process_set, op, float(prescale), float(postscale))

@@ -9,6 +9,7 @@ import torch
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average, Sum
 from horovod.torch.collectives.allgathers import allgather_async
+from horovod.torch.collectives.prepared import expect_tensor
 from horovod.torch.handles import synchronize
 
 __all__ = ["sparse_allreduce_async"]
@@ -34,6 +35,7 @@ def sparse_allreduce_async(
     Raises:
         ValueError: Not a sparse COO tensor, another ``op``, or as ``allgather_async``.
     """
+    expect_tensor(tensor)
     if tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce_async: expected a sparse tensor, got {tensor.layout}")
     if op not in (Average, Sum):

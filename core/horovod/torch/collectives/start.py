@@ -17,7 +17,13 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.operation import How, Kept, full_name, make_kind, set_number, take_name_back
 from horovod.common.reduce_ops import Adasum
 from horovod.torch import cuda, handles
-from horovod.torch.collectives.prepared import Prepared, PreparedGroup, kind_of, places_of
+from horovod.torch.collectives.prepared import (
+    Prepared,
+    PreparedGroup,
+    expect_tensor,
+    kind_of,
+    places_of,
+)
 from horovod.torch.collectives.results import result_output
 from horovod.torch.handles import Operation
 from horovod.tuning import autotuning
@@ -61,6 +67,7 @@ def start(
             stream = 0 if device < 0 else cuda.current_stream(device)
             handle = prepared.start(tensor, output, stream)
         if handle is None:
+            expect_tensor(tensor)
             if how.op == Adasum and tensor.is_cuda:
                 return _start_on_host(how, tensor, output)
             device = tensor.get_device()

@@ -18,14 +18,11 @@ import torch
 
 from horovod.torch import operations
 from horovod.torch.wrapped.distributed import Closure, Wrapped
-from horovod.torch.wrapped.gradients import Options
 from horovod.tuning import autotuning
 
 
 class AdasumDeltas(Wrapped):
     """A wrapped optimizer whose steps are combined by Adasum; see ``DistributedOptimizer``."""
-
-    _options: Options
 
     def synchronize(self) -> None:
         """**Local.** Do nothing: gradients are not reduced."""

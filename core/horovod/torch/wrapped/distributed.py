@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.process_set import ProcessSet
 from horovod.torch.operations import Average, allreduce_async, synchronize
 from horovod.torch.wrapped.gradients import Options
 from horovod.torch.wrapped.naming import Names, OperationNames
@@ -22,32 +23,41 @@ class Wrapped(torch.optim.Optimizer):
     """A wrapped optimizer: shares parameter groups, state and hooks with the one it wraps.
 
     Attributes:
+        _backward_passes_per_step: Backward passes per reduction.
         _communicates: Whether there is another rank in its process set.
+        _gradient_predivide_factor: As the script gave it.
+        _options: How gradients travel.
+        _own_class: The wrapped optimizer's class, a base of this one's.
         _original: The one it wraps: a learning rate scheduler may know only that one.
         _number: Its number among the job's optimizers.
         _parameter_names: {parameter: name}, of all its parameters.
     """
 
+    _backward_passes_per_step: int
     _communicates: bool
+    _gradient_predivide_factor: float
     _number: int
+    _options: Options
+    _own_class: type[torch.optim.Optimizer]
     _operation_names: OperationNames
     _original: torch.optim.Optimizer
     _parameter_names: Names
 
     def step(self, closure: Closure | None = None, **arguments: Any) -> Any:
         """Update the parameters as the wrapped class does."""
-        result = super().step(*(() if closure is None else (closure,)), **arguments)
+        closures = () if closure is None else (closure,)
+        result = self._own_class.step(self, *closures, **arguments)
         self._original._opt_called = True  # type: ignore[attr-defined]
         return result
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """**Local.** Load a state; the wrapped optimizer goes on sharing it."""
-        super().load_state_dict(state_dict)
+        self._own_class.load_state_dict(self, state_dict)
         self._original.state, self._original.param_groups = self.state, self.param_groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """**Local**, every rank alike. Add parameters, which are reduced, too."""
-        super().add_param_group(param_group)
+        self._own_class.add_param_group(self, param_group)
         number = len(self.param_groups) - 1
         for i, parameter in enumerate(self.param_groups[-1]["params"]):
             if parameter not in self._parameter_names:
@@ -59,7 +69,36 @@ class Wrapped(torch.optim.Optimizer):
         Raises:
             ValueError: ``passes`` is not a positive whole number.
         """
-        checked_passes(passes)
+        self._backward_passes_per_step = checked_passes(passes)
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """**Local**, every rank alike. Backward passes per reduction; may be set."""
+        return self._backward_passes_per_step
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self.set_backward_passes_per_step(passes)
+
+    @property
+    def op(self) -> int:
+        """**Local.** How gradients are combined."""
+        return self._options.op
+
+    @property
+    def gradient_predivide_factor(self) -> float:
+        """**Local.** What gradients are divided by before the sum."""
+        return self._gradient_predivide_factor
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """**Local.** The ranks that train together."""
+        return self._options.process_set
+
+    @property
+    def sparse_as_dense(self) -> bool:
+        """**Local.** Whether sparse gradients are reduced as dense ones."""
+        return self._options.sparse_as_dense
 
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         """Take ``parameter``, which was not wrapped before."""
@@ -70,7 +109,6 @@ class Wrapped(torch.optim.Optimizer):
 class DistributedGradients(Wrapped):
     """A wrapped optimizer whose gradients are reduced; see ``DistributedOptimizer``."""
 
-    _options: Options
     _reduced_for_scaler: bool
     _reducer: Reducer
     _should_synchronize: bool
@@ -138,6 +176,13 @@ class DistributedGradients(Wrapped):
     def _step_supports_amp_scaling(self, supports: bool) -> None:
         vars(self)["_step_supports_amp_scaling"] = supports
 
+    def _allreduce_grad_async(self, parameter: torch.Tensor) -> None:
+        """**Collective.** Start reducing the gradient of ``parameter`` now (Horovod's own name).
+
+        Libraries ask whether it is there; ``synchronize()`` waits for it.
+        """
+        self._reducer.start(parameter)
+
     def _is_reduced_for_scaler(self) -> bool:
         return self._reduced_for_scaler and not self._reducer.pending
 
@@ -154,11 +199,12 @@ class DistributedGradients(Wrapped):
                 "they come from another optimizer's loss (a GAN), freeze these parameters in its "
                 "backward pass: requires_grad_(False)"
             )
-        super().zero_grad(set_to_none)
+        self._own_class.zero_grad(self, set_to_none)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """**Local**, every rank alike. Communicate in every ``passes``-th backward pass."""
-        self._reducer.set_passes(checked_passes(passes))
+        super().set_backward_passes_per_step(passes)
+        self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """**Local.** Load a state; gradients on their way are forgotten."""

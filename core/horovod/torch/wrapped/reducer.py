@@ -116,6 +116,18 @@ class Reducer:
         if self._complete_bytes >= group.batch_bytes or len(complete) >= BATCH_GROUPS:
             self._start_complete()
 
+    def start(self, parameter: torch.Tensor) -> None:
+        """**Collective.** Start the group of ``parameter`` now, whatever passes are missing.
+
+        Nothing happens where it is not watched, has no gradient or is on its way.
+        """
+        gradient = self._gradients.get(parameter)
+        if gradient is None or not gradient.exists or gradient.group.started:
+            return
+        self.pending = gradient.group.started = True
+        self._complete.append(gradient.group)
+        self._start_complete()
+
     def finish(self, only_started: bool = False) -> None:
         """**Collective.** Start what is missing, wait for all, put the gradients in place.
 
@@ -225,7 +237,9 @@ class Reducer:
             f"({self.passes}) times before optimizer.step() or optimizer.synchronize(); increase "
             "backward_passes_per_step to accumulate locally. If they come from another "
             "optimizer's loss (a GAN), freeze these parameters in its backward pass: "
-            "requires_grad_(False)"
+            "requires_grad_(False); if this optimizer steps more rarely than another one, call its "
+            "synchronize() after every backward pass; if a module is used twice under activation "
+            "checkpointing or shares its parameters, checkpoint with use_reentrant=False"
         )
 
 

@@ -6,7 +6,13 @@ import contextlib
 
 import pytest
 
-from horovod.common.settings import RankReport, Variable, find_error
+from horovod.common.settings import (
+    LOG_LEVELS,
+    RankReport,
+    Substitute,
+    Variable,
+    find_error,
+)
 from horovod.tuning.settings import VARIABLES, read_settings
 
 
@@ -58,10 +64,10 @@ def test_values(name: str, value: str, expected: object) -> None:
         ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "1.5"),
         ("HOROVOD_AUTOTUNE_BUDGET", "inf"),
         ("HOROVOD_AUTOTUNE_SEED", "1.0"),
-        ("HOROVOD_LOG_LEVEL", "loud"),
         ("HOROVOD_THREAD_AFFINITY", "0,x"),
-        ("HOROVOD_CONTROLLER", "gloo"),
-        ("HOROVOD_CPU_OPERATIONS", "ccl"),
+        ("HOROVOD_FUSION_THRESHOLD", "4.92817"),
+        ("HOROVOD_CONTROLLER", "slurm"),
+        ("HOROVOD_CPU_OPERATIONS", "fast"),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"),
     ],
 )
@@ -75,7 +81,8 @@ def test_a_wrong_value_names_variable_and_value(name: str, value: str) -> None:
 def test_no_number_is_too_large_to_be_refused(variable: Variable, value: int) -> None:
     if variable.parse is not str:
         with contextlib.suppress(ValueError):
-            assert variable.parse(str(value)) is True, "a switch is on"
+            parsed = variable.parse(str(value))
+            assert parsed is True or isinstance(parsed, Substitute), "a switch is on"
 
 
 @pytest.mark.parametrize("value", ["9999999999999999999", "0,1024", "1023,99999999999"])
@@ -94,8 +101,48 @@ def test_the_kind_of_a_value_is_said_once() -> None:
 
 
 def test_all_wrong_values_are_named_at_once() -> None:
-    with pytest.raises(ValueError, match=r"HOROVOD_CYCLE_TIME.*HOROVOD_LOG_LEVEL"):
-        read_settings({"HOROVOD_CYCLE_TIME": "x", "HOROVOD_LOG_LEVEL": "y"})
+    with pytest.raises(ValueError, match=r"HOROVOD_CYCLE_TIME.*HOROVOD_AUTOTUNE_SEED"):
+        read_settings({"HOROVOD_CYCLE_TIME": "x", "HOROVOD_AUTOTUNE_SEED": "y"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "used"),
+    [
+        ("HOROVOD_LOG_LEVEL", "loud", LOG_LEVELS.index("warning")),
+        ("HOROVOD_CONTROLLER", "gloo", "mpi"),
+        ("HOROVOD_CPU_OPERATIONS", "CCL", "mpi"),
+        ("HOROVOD_FUSION_THRESHOLD", "64", 64),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_one_remark(name: str, value: str, used: object) -> None:
+    settings = read_settings({name: value})
+    assert settings[name] == used and name in settings.explicit
+    assert len(settings.remarks) == 1 and f"{name}={value}" in settings.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("WARN", "warning"), (" off ", "fatal"), ("Err", "error"), ("critical", "fatal")],
+)
+def test_levels_of_other_loggers_are_understood(text: str, level: str) -> None:
+    settings = read_settings({"HOROVOD_LOG_LEVEL": text})
+    assert LOG_LEVELS[settings["HOROVOD_LOG_LEVEL"]] == level and settings.remarks == ()
+
+
+def test_mebibytes_out_of_a_log_are_refused_with_their_bytes() -> None:
+    with pytest.raises(ValueError, match=r"a log has MiB: in bytes that is 5167560"):
+        read_settings({"HOROVOD_FUSION_THRESHOLD": "4.92817"})
+    assert "67108864" in read_settings({"HOROVOD_FUSION_THRESHOLD": "64"}).remarks[0]
+    assert read_settings({"HOROVOD_FUSION_THRESHOLD": "0"}).remarks == ()
+    for text in ("64MB", "nan", "-inf"):
+        with pytest.raises(ValueError, match="whole number of bytes") as caught:
+            read_settings({"HOROVOD_FUSION_THRESHOLD": text})
+        assert "MiB" not in str(caught.value)
+
+
+def test_what_means_nothing_here_is_known_by_name() -> None:
+    environ = {"CCL_WORKER_COUNT": "1", "HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_TORUS_ALLREDUCE": ""}
+    assert read_settings(environ).ignored == ("CCL_WORKER_COUNT", "HOROVOD_GLOO_IFACE")
 
 
 def test_variables_have_one_row_each() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from autotune.space import PARAMETERS
+from horovod.runner.allocation import check_place
 from horovod.runner.config_file import ConfigFileError, read_config_file
 from horovod.runner.launch import main, make_environment, make_job, make_parser
+from horovod.runner.mpirun import Family, Job, command_line
 from horovod.runner.options import BY_KEY, OPTIONS, encode_mib, job_environment
 
 COMMAND = ["-np", "2", "python", "train.py"]
@@ -114,7 +116,7 @@ def test_config_file_has_the_options_of_the_command_line(tmp_path: Path) -> None
         ("params: {cycle_time_ms: abc}", "params.cycle_time_ms: HOROVOD_CYCLE_TIME"),
         ("params: {hierarchical_allreduce: often}", "expected true or false"),
         ("params: {cache_capacity: [1]}", "expected one value"),
-        ("controller: gloo", "only mpi"),
+        ("controller: slurm", "expected mpi"),
         ("just a sentence", "expected sections"),
         ("a: [", "not YAML"),
     ],
@@ -124,6 +126,26 @@ def test_a_wrong_config_file_says_where(tmp_path: Path, text: str, message: str)
     file.write_text(text)
     with pytest.raises(ConfigFileError, match=message):
         read_config_file(file)
+
+
+def test_horovods_own_config_file_starts(tmp_path: Path) -> None:
+    """Its wishes that cannot be met are one warning each kind, never the end of the job."""
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "controller: gloo\n"
+        "autotune: {enabled: true, gaussian_process_noise: 0.9}\n"
+        "elastic: {min_np: 1, max_np: 4}\n"
+        "library_options:\n"
+        "  mpi_threads_disable: true\n"
+        "  num_nccl_streams: 2\n"
+        "  ccl_bgt_affinity: 1\n"
+        "  gloo_timeout_seconds: 60\n"
+        "logging: {level: INFO, hide_timestamp: true}\n"
+    )
+    environment, warnings = read_config_file(file)
+    assert environment["HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE"] == "0.9"
+    assert len(warnings) == 2 and "controller: gloo is ignored" in warnings[0]
+    assert all(name in warnings[1] for name in ("elastic.min_np", "gloo_timeout_seconds"))
 
 
 def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
@@ -148,15 +170,104 @@ HOROVODS = (
     "--prefix-output-with-timestamp --log-hide-timestamp --no-log-hide-timestamp -H --hosts "
     "-hostfile --hostfile --host-discovery-script --gloo --mpi --jsrun"
 ).split()
+DETERMINED = (
+    "-np 2 --start-timeout 1200 --gloo-timeout-seconds 240 --verbose -p 12350 -H localhost:2 "
+    "--cache-capacity 1024 --no-hierarchical-allreduce --no-hierarchical-allgather "
+    "--autotune --autotune-log-file log.csv"
+).split()
+"""The words of Determined's launcher."""
 
 
 def test_every_option_of_horovod_0_28_is_taken_or_refused_by_name() -> None:
     assert set(HOROVODS) - set(make_parser()._option_string_actions) == set()
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [*DETERMINED, "--mpi-args=-v --display-map", "--"],
+        ["-np", "2", "-H", "a:1,b:1", "--gloo", "--network-interface", "ib0", "--start-timeout=9"],
+        ["-np", "2", "--min-np", "1", "--max-np", "4", "--reset-limit", "3"],
+        ["-np", "2", "--jsrun", "--torus-allreduce"],
+        ["-np", "8", "-H", "localhost:8", "--mpi-args=--oversubscribe", "numactl", "-i", "all"],
+    ],
+)
+def test_words_of_job_scripts_start(flags: list[str]) -> None:
+    job = make_job(make_parser().parse_args([*flags, "python", "train.py"]))
+    assert list(job.command)[-2:] == ["python", "train.py"]
+
+
+def test_hosts_that_a_script_finds_are_refused() -> None:
+    with pytest.raises(ValueError, match="--host-discovery-script"):
+        make_job(make_parser().parse_args(["--host-discovery-script", "x", *COMMAND]))
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "size"),
+    [
+        ({"SLURM_NTASKS": "6"}, [], 6),
+        ({"LSB_MCPU_HOSTS": "batch 1 a 4 b 4"}, [], 9),
+        ({"LSB_DJOB_NUMPROC": "8", "LSB_MCPU_HOSTS": "a 4 b 5"}, [], 8),
+        ({"SLURM_NTASKS": "6"}, ["-H", "a:2,b:1"], 3),
+        ({"SLURM_NTASKS": "6"}, ["-np", "4"], 4),
+    ],
+)
+def test_the_number_of_ranks_is_what_hosts_or_the_queue_allot(
+    environ: dict[str, str], flags: list[str], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+    assert make_job(make_parser().parse_args([*flags, "python", "t.py"])).size == size
+
+
+def test_without_any_number_np_is_asked_for() -> None:
+    for flags in ([], ["-H", "a:2,b"]):
+        with pytest.raises(ValueError, match="-np is missing"):
+            make_job(make_parser().parse_args([*flags, "python", "t.py"]))
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0"}, "srun has started 4 launchers"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpirun has started 2 launchers"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "4294967290"}, ""),
+        ({"SLURM_STEP_NUM_TASKS": "1"}, ""),
+    ],
+)
+def test_one_of_several_launchers_says_so(environ: dict[str, str], words: str) -> None:
+    if not words:
+        return check_place(environ)
+    with pytest.raises(ValueError, match=words):
+        check_place(environ)
+
+
+def test_hosts_may_have_users_and_a_last_comma() -> None:
+    def job_of(hosts: str) -> Job:
+        return make_job(make_parser().parse_args(["-H", hosts, *COMMAND]))
+
+    assert job_of("localhost:2,").hosts == [("localhost", 2)]
+    job = job_of("me@localhost:1,them@far:1")
+    assert (job.hosts, job.ssh_user) == ([("localhost", 1), ("far", 1)], "them")
+    words = command_line(Path("mpirun"), Family.OPEN_MPI_5, job, {}, 2)
+    assert words[words.index("plm_ssh_args") + 1] == "-l them"
+    with pytest.raises(ValueError, match="one user for all other hosts"):
+        job_of("a@far:1,b@further:1")
+    with pytest.raises(ValueError, match="expected HOST:SLOTS"):
+        job_of("a:1,,b:1")
+
+
+def test_an_interface_that_this_host_lacks_is_an_error() -> None:
+    for place in ([], ["-H", "localhost:2"]):
+        with pytest.raises(ValueError, match=r"no such interface; it has .*lo"):
+            make_job(make_parser().parse_args([*place, "--network-interface", "nix0", *COMMAND]))
+    here = make_job(make_parser().parse_args(["--network-interface", "lo,10.0.0.0/8", *COMMAND]))
+    assert here.network_interfaces == ["lo", "10.0.0.0/8"]
+
+
 def test_interfaces_may_be_given_by_commas_or_one_by_one() -> None:
-    flags = ["--network-interface", "eth0,eth1", "--network-interface", "ib0", *COMMAND]
-    job = make_job(make_parser().parse_args(flags))
+    flags = ["--network-interface", "eth0,eth1", "--network-interface", "ib0", "-H", "a:2"]
+    job = make_job(make_parser().parse_args([*flags, *COMMAND]))
     assert job.network_interfaces == ["eth0", "eth1", "ib0"]
 
 

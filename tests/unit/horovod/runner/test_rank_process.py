@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from horovod.runner import rank_process
-from horovod.runner.rank_process import Tail, encode_record, find_rank, rank_folder
+from horovod.runner.rank_process import (
+    Tail,
+    encode_record,
+    find_rank,
+    place_variables,
+    rank_folder,
+)
 from horovod.runner.supervise import Failure, RecordReader
 
 
@@ -177,6 +183,30 @@ def test_folders_are_padded_to_the_widest_rank() -> None:
 )
 def test_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int) -> None:
     assert find_rank(environ) == rank
+
+
+@pytest.mark.parametrize(
+    ("rank", "local", "size", "hosts", "cross"),
+    [
+        (3, (1, 2), 4, 2, ("1", "2")),
+        (1, (1, 2), 2, 0, ("0", "1")),  # all on one host
+        (1, (0, 2), 4, 2, (None, None)),  # in turns over the hosts
+        (2, (0, 1), 3, 0, (None, None)),  # 2 + 1
+        (2, (0, 1), 3, 3, ("2", "3")),
+    ],
+)
+def test_a_place_among_hosts_is_told_where_it_is_certain(
+    rank: int, local: tuple[int, int], size: int, hosts: int, cross: tuple[str | None, ...]
+) -> None:
+    environ = {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local[0]),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local[1]),
+    }
+    place = place_variables(environ, size, hosts)
+    assert (place["HOROVOD_RANK"], place["HOROVOD_SIZE"]) == (str(rank), str(size))
+    assert (place["HOROVOD_LOCAL_RANK"], place["HOROVOD_LOCAL_SIZE"]) == tuple(map(str, local))
+    assert (place.get("HOROVOD_CROSS_RANK"), place.get("HOROVOD_CROSS_SIZE")) == cross
 
 
 def test_lines_of_the_two_streams_are_not_mixed_within():
