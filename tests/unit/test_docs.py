@@ -17,6 +17,7 @@ from autotune.cli.main import _parser
 from autotune.space import PARAMETERS
 from horovod.runner.launch import make_parser
 from horovod.runner.options import OPTIONS
+from horovod.runner.rank_process import PLACE_VARIABLES
 from horovod.tuning.settings import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,7 @@ def test_every_variable_is_in_the_table_of_settings() -> None:
 
 @pytest.mark.parametrize("document", GUIDES, ids=name_of)
 def test_every_variable_that_is_named_exists(document: Path) -> None:
-    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
+    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS} | {*PLACE_VARIABLES}
     assert set(re.findall(r"HOROVOD_\w*[A-Z]", text_of(document))) - names - ELSEWHERE == set()
 
 
