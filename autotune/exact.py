@@ -7,7 +7,7 @@ digits are written out.
 
 from __future__ import annotations
 
-from autotune.space import bytes_to_mib
+from autotune.space import Parameter, Value
 
 
 def exact(value: float) -> str:
@@ -28,6 +28,30 @@ def rounded(value: float, digits: int) -> str:
     return exact(float(text)) if "e-" in text else text
 
 
-def exact_mib(value_bytes: int) -> str:
-    """Return ``value_bytes`` in MiB; ``space.mib_to_bytes(float(text))`` is ``value_bytes``."""
-    return exact(bytes_to_mib(value_bytes))
+def exact_shown(parameter: Parameter, value: Value) -> str:
+    """Return ``value`` in the unit that people read; ``parameter.of_shown`` inverts it.
+
+    Whole numbers of ``unit`` come back exactly where ``units_in_shown`` is a power of two: below
+    2**53 such a quotient is an exact binary fraction.
+    """
+    if parameter.units_in_shown == 1 and parameter.type is not float:
+        return str(int(value))
+    return exact(value / parameter.units_in_shown)
+
+
+def rounded_shown(parameter: Parameter, value: Value, digits: int) -> str:
+    """Return ``value`` in the unit that people read, to so many digits."""
+    if parameter.units_in_shown == 1 and parameter.type is not float:
+        return str(int(value))
+    return rounded(value / parameter.units_in_shown, digits)
+
+
+def value_text(parameter: Parameter, value: Value) -> str:
+    """Return a value for a sentence: ``fusion 16 MiB``, ``cycle 1 ms``, ``cache off``."""
+    if parameter.type is bool:
+        text = "on" if value else "off"
+    elif parameter.zero_is_special and not value:
+        text = "off"
+    else:
+        text = f"{rounded_shown(parameter, value, 4)} {parameter.shown_unit}".rstrip()
+    return f"{parameter.word} {text}"

@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.errors import InvalidSettingError, LogError
-from autotune.exact import exact, exact_mib, rounded
+from autotune.exact import exact_shown, value_text
 from autotune.space import BY_NAME, PARAMETERS
 from autotune.storage.reader import LogView, read_log
 from autotune.storage.standing import certified_gain
-from autotune.trial import CommParams, Gain
+from autotune.trial import CommParams, Gain, reading_order
 
 SCORE_UNIT = "bytes/us, higher is better"
 NOT_COMPARED = "not compared yet"
 """Said of a gain until the comparison in pairs: an estimate with a nominal 90 % interval."""
-ORDER = tuple(BY_NAME[setting.name] for setting in fields(CommParams))
+ORDER = reading_order()
 """The parameters in the order in which people read them."""
 
 
@@ -65,12 +65,8 @@ def launcher_values(params: CommParams) -> dict[str, str | bool]:
     values: dict[str, str | bool] = {}
     for parameter in ORDER:
         value = getattr(params, parameter.name)
-        if parameter.name == "fusion_threshold_bytes":
-            values[parameter.name] = exact_mib(value)
-        elif parameter.type is bool:
-            values[parameter.name] = bool(value)
-        else:
-            values[parameter.name] = exact(value) if parameter.type is float else str(value)
+        is_switch = parameter.type is bool
+        values[parameter.name] = bool(value) if is_switch else exact_shown(parameter, value)
     return values
 
 
@@ -96,16 +92,9 @@ def interval_text(gain: Gain, *, unit: str = "") -> str:
 
 def setting_text(params: CommParams, *, beside: CommParams) -> str:
     """Return in what a setting differs from another: ``fusion 4 MiB, cycle 0.5 ms``."""
-    words = {
-        "fusion_threshold_bytes": f"fusion {rounded(params.fusion_threshold_bytes / 2**20, 4)} MiB",
-        "cycle_time_ms": f"cycle {rounded(params.cycle_time_ms, 4)} ms",
-        "cache_capacity": f"cache {params.cache_capacity}",
-        "hierarchical_allreduce": f"hierarchical allreduce {_on(params.hierarchical_allreduce)}",
-        "hierarchical_allgather": f"hierarchical allgather {_on(params.hierarchical_allgather)}",
-    }
-    other = beside.as_dict()
-    changed = [name for name, value in params.as_dict().items() if value != other[name]]
-    return ", ".join(words[parameter.name] for parameter in ORDER if parameter.name in changed)
+    values, other = params.as_dict(), beside.as_dict()
+    changed = [one for one in ORDER if values[one.name] != other[one.name]]
+    return ", ".join(value_text(parameter, values[parameter.name]) for parameter in changed)
 
 
 def result_of(view: LogView) -> Result:
@@ -230,7 +219,3 @@ def _from_json(content: Mapping[str, Any]) -> Result:
         promising=None if promising is None else CommParams.from_dict(promising),
         job=dict(job),
     )
-
-
-def _on(value: bool) -> str:
-    return "on" if value else "off"

@@ -39,6 +39,10 @@ class Parameter:
         zero_is_special: 0 is a search point of its own beside the range ("off").
         saturates_at: What a job has a number of, from which on larger values behave alike:
             "tensors" of a training step, or its "payload" in bytes; None: they never do.
+        word: What people call it in a sentence ("fusion 16 MiB").
+        shown_unit: Unit in which people, the CSV and the launcher's option say the value; "": none.
+        units_in_shown: How many of ``unit`` are one of ``shown_unit`` (2**20 bytes: one MiB).
+        operation: The only operation that it acts on; None: it acts on all of them.
         env: Environment variable that sets (and thereby fixes) the parameter.
         flag: Flag of ``horovodrun``.
         column: Column of the CSV log.
@@ -55,6 +59,10 @@ class Parameter:
     scale: Scale
     zero_is_special: bool = False
     saturates_at: Literal["tensors", "payload"] | None = None
+    word: str
+    shown_unit: str = ""
+    units_in_shown: int = 1
+    operation: str | None = None
     env: str
     flag: str
     column: str
@@ -99,6 +107,23 @@ class Parameter:
             raise InvalidSettingError(self._message(self.env, text)) from None
         return self.check(number, source=self.env)
 
+    def of_shown(self, number: float, *, source: str | None = None) -> float:
+        """Return the value that ``number`` of ``shown_unit`` means: a whole one where those differ.
+
+        Args:
+            number: The value as people, the CSV and the launcher's option say it.
+            source: What to call it in the message (default: the column).
+
+        Raises:
+            InvalidSettingError: The number is not finite.
+        """
+        if self.units_in_shown == 1:
+            return number
+        if not math.isfinite(number):
+            name = source or self.column
+            raise InvalidSettingError(f"{name}: expected {self.shown_unit}, got {number}")
+        return int(number * self.units_in_shown)
+
     def format(self, value: Value) -> str:
         """Return ``value`` as the environment variable wants it; ``parse`` inverts it."""
         return repr(float(value)) if self.type is float else str(int(value))
@@ -124,6 +149,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         search_low=0,
         search_high=1,
         scale="bool",
+        word="hierarchical allreduce",
+        operation="allreduce",
         env="HOROVOD_HIERARCHICAL_ALLREDUCE",
         flag="--hierarchical-allreduce",
         column="hierarchical_allreduce",
@@ -138,6 +165,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         search_low=0,
         search_high=1,
         scale="bool",
+        word="hierarchical allgather",
+        operation="allgather",
         env="HOROVOD_HIERARCHICAL_ALLGATHER",
         flag="--hierarchical-allgather",
         column="hierarchical_allgather",
@@ -154,6 +183,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         scale="choice",
         zero_is_special=True,
         saturates_at="tensors",
+        word="cache",
         env="HOROVOD_CACHE_CAPACITY",
         flag="--cache-capacity",
         column="cache_capacity",
@@ -168,6 +198,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         search_low=0.1,
         search_high=100,
         scale="log",
+        word="cycle",
+        shown_unit="ms",
         env="HOROVOD_CYCLE_TIME",
         flag="--cycle-time-ms",
         column="cycle_time_ms",
@@ -184,6 +216,9 @@ PARAMETERS: tuple[Parameter, ...] = (
         scale="log2",
         zero_is_special=True,
         saturates_at="payload",
+        word="fusion",
+        shown_unit="MiB",
+        units_in_shown=MIB,
         env="HOROVOD_FUSION_THRESHOLD",
         flag="--fusion-threshold-mb",
         column="tensor_fusion_threshold",
@@ -192,17 +227,3 @@ PARAMETERS: tuple[Parameter, ...] = (
 
 BY_NAME: dict[str, Parameter] = {parameter.name: parameter for parameter in PARAMETERS}
 BY_ENV: dict[str, Parameter] = {parameter.env: parameter for parameter in PARAMETERS}
-
-
-def mib_to_bytes(mib: float) -> int:
-    """Return the threshold in bytes that ``mib`` mebibytes mean: ``int(mib * 2**20)``.
-
-    A value that was written by ``bytes_to_mib`` comes back exactly, because a whole number of bytes
-    below 2**53 divided by 2**20 is an exact binary fraction.
-    """
-    return int(mib * MIB)
-
-
-def bytes_to_mib(value: int) -> float:
-    """Return ``value`` bytes in MiB, exactly."""
-    return value / MIB

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from autotune.errors import InvalidSettingError
-from autotune.space import BY_NAME, PARAMETERS, Value
+from autotune.space import BY_NAME, PARAMETERS, Parameter, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,11 @@ class CommParams:
     def with_values(self, values: Mapping[str, Value]) -> CommParams:
         """Return this setting with some values replaced."""
         return replace(self, **values)  # type: ignore[arg-type]
+
+
+def reading_order() -> tuple[Parameter, ...]:
+    """Return the table in the order in which people read a setting: that of its fields."""
+    return tuple(BY_NAME[field.name] for field in fields(CommParams))
 
 
 class TrialState(enum.StrEnum):

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.cli import snippets
 from autotune.errors import InvalidSettingError
-from autotune.exact import rounded
+from autotune.exact import rounded, rounded_shown
 from autotune.result import (
     ORDER,
     SCORE_UNIT,
@@ -55,8 +55,10 @@ def _text(result: Result) -> str:
     for parameter in ORDER:
         value = getattr(result.params, parameter.name)
         unit = "" if parameter.type is bool else f" {parameter.unit}"
-        rows.append(f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}")
-    rows[0] += f" ({rounded(result.params.fusion_threshold_bytes / 2**20, 6)} MiB)"
+        row = f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}"
+        if parameter.units_in_shown != 1:
+            row += f" ({rounded_shown(parameter, value, 6)} {parameter.shown_unit})"
+        rows.append(row)
     if result.score is not None:
         rows.append(f"{'score':24}{rounded(result.score, 6)} {SCORE_UNIT}")
     if result.gain is not None or (result.job and not result.finished):

@@ -10,26 +10,32 @@ from __future__ import annotations
 import os
 
 from autotune.cli.table import align
-from autotune.exact import rounded
+from autotune.exact import rounded, rounded_shown
 from autotune.result import (
     NOT_COMPARED,
+    ORDER,
     SCORE_UNIT,
     gain_text,
     interval_text,
     result_of,
 )
+from autotune.space import Parameter
 from autotune.storage.locking import holder
 from autotune.storage.reader import LogView
 from autotune.storage.standing import latest
 from autotune.trial import RunState, Trial
 
+
+def _heading(parameter: Parameter) -> tuple[str, str, str]:
+    """Return the three lines above a parameter's column: its name without the unit, the unit."""
+    unit = parameter.shown_unit or ("" if parameter.type is bool else parameter.unit)
+    first, line, second = parameter.name.removesuffix(f"_{parameter.unit}").rpartition("_")
+    return f"{first}{line}", second, unit
+
+
 _COLUMNS = (
     ("", "trial", ""),
-    ("fusion_", "threshold", "MiB"),
-    ("cycle_", "time", "ms"),
-    ("cache_", "capacity", "entries"),
-    ("hierarchical_", "allreduce", ""),
-    ("hierarchical_", "allgather", ""),
+    *(_heading(parameter) for parameter in ORDER),
     ("", "score", "bytes/us"),
 )
 _GAIN_COLUMN = ("gain over the default", "at the same time", "% (interval)")
@@ -103,17 +109,13 @@ def _job(view: LogView) -> list[str]:
 
 
 def _cells(trial: Trial, *, gains: bool) -> list[str]:
-    params = trial.params
+    values = trial.params.as_dict()
     known = "default" if trial.trial_id == 0 else "-"
     if trial.gain is not None:
         known = interval_text(trial.gain)
     return [
         str(trial.trial_id),
-        rounded(params.fusion_threshold_bytes / 2**20, 6),
-        rounded(params.cycle_time_ms, 6),
-        str(params.cache_capacity),
-        str(int(params.hierarchical_allreduce)),
-        str(int(params.hierarchical_allgather)),
+        *(rounded_shown(parameter, values[parameter.name], 6) for parameter in ORDER),
         rounded(trial.score, 6),
         *([known] if gains else []),
         str(trial.state),

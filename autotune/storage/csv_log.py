@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterable
 
 from autotune.errors import LogError, RefusedEntryError
-from autotune.exact import exact, exact_mib
+from autotune.exact import exact, exact_shown
 from autotune.space import BY_NAME, PARAMETERS
 from autotune.storage.contract import RunInfo
 from autotune.trial import Certificate, CommParams, RunState, Sample, Standing, Trial
@@ -33,13 +33,7 @@ NEW = ".autotune-new"
 
 def params_text(params: CommParams) -> str:
     """Return the row's cells of a setting; equal settings give equal text."""
-    cells = []
-    for name, value in params.as_dict().items():
-        if name == "fusion_threshold_bytes":
-            cells.append(exact_mib(int(value)))
-        else:
-            cells.append(exact(value) if BY_NAME[name].type is float else str(int(value)))
-    return ",".join(cells)
+    return ",".join(exact_shown(BY_NAME[name], value) for name, value in params.as_dict().items())
 
 
 def row_text(trial: Trial) -> str:

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import InvalidSettingError, LogError
-from autotune.space import BY_NAME, mib_to_bytes
+from autotune.space import BY_NAME
 from autotune.storage.csv_log import COLUMNS
 from autotune.trial import CommParams, Trial, TrialState
 
 _REQUIRED = {"cycle_time_ms", "tensor_fusion_threshold", "score"}
+"""Columns that every log of Horovod has; one of ours has all of the table's or these."""
+_HOROVODS = _REQUIRED | {"hierarchical_allreduce", "hierarchical_allgather"}
 _KNOWN = {*COLUMNS, "cache_enabled", "torus_allreduce"}
 _HOROVOD_CACHE_CAPACITY = 1024  # what cache_enabled=1 means
 _BOM = b"\xef\xbb\xbf"
@@ -60,7 +62,8 @@ def parse_csv(content: bytes, path: str) -> CsvContent:
         return CsvContent(own=True)
     header, _, body = text.partition("\n")
     columns = [name.strip().strip('"') for name in header.split(",")]
-    if not _REQUIRED.issubset(columns) or len(set(columns)) != len(columns):
+    is_log = _REQUIRED.issubset(columns) or set(COLUMNS).issubset(columns)
+    if not is_log or len(set(columns)) != len(columns):
         raise LogError(
             f"{path}: not an autotune log: expected a first line with the columns "
             f"{', '.join(sorted(_REQUIRED))}, got {header[:60]!r}"
@@ -75,7 +78,7 @@ def parse_csv(content: bytes, path: str) -> CsvContent:
 
 
 def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> CsvContent:
-    own = "cache_capacity" in columns
+    own = not (set(COLUMNS) - _HOROVODS).isdisjoint(columns)
     warnings = [f"column {name!r} is ignored" for name in columns if name not in _KNOWN]
     damage = ""
     rows: list[_Row] = []
@@ -157,8 +160,7 @@ def _params(row: Mapping[str, str]) -> CommParams:
     values: dict[str, object] = {}
     for name, parameter in BY_NAME.items():
         if parameter.column in row:
-            values[name] = _number(row, parameter.column)
-    values["fusion_threshold_bytes"] = _bytes(_number(row, "tensor_fusion_threshold"))
+            values[name] = parameter.of_shown(_number(row, parameter.column))
     if "cache_enabled" in row and "cache_capacity" not in row:
         enabled = _number(row, "cache_enabled")
         if enabled not in (0, 1):
@@ -169,12 +171,6 @@ def _params(row: Mapping[str, str]) -> CommParams:
 
 def _torus(columns: Sequence[str], cells: Sequence[str]) -> bool:
     return cells[columns.index("torus_allreduce")] == "1"
-
-
-def _bytes(mib: float) -> int:
-    if not math.isfinite(mib):
-        raise InvalidSettingError(f"tensor_fusion_threshold: expected MiB, got {mib}")
-    return mib_to_bytes(mib)
 
 
 def _number(row: Mapping[str, str], column: str) -> float:

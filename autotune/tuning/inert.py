@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from autotune.space import PARAMETERS
+
 
 def without_operation(
     operations: Sequence[tuple[str, int]], frozen: Collection[str]
@@ -21,9 +23,9 @@ def without_operation(
     if "cuda allreduce" in used:
         used.add("allreduce")
     reasons = {}
-    for operation in ("allreduce", "allgather"):
-        name = f"hierarchical_{operation}"
-        if name not in frozen and operation not in used:
+    for parameter in PARAMETERS:
+        operation = parameter.operation
+        if operation is not None and parameter.name not in frozen and operation not in used:
             where = " of tensors in host memory" if f"cuda {operation}" in used else ""
-            reasons[name] = f"a training step of this job has no {operation}{where}"
+            reasons[parameter.name] = f"a training step of this job has no {operation}{where}"
     return reasons

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from autotune.exact import rounded
-from autotune.space import BY_NAME, MIB, Value
-from autotune.trial import Certificate, CommParams, Gain, Standing, Trial, TrialState
+from autotune.exact import rounded, value_text
+from autotune.space import BY_NAME, Value
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    Gain,
+    Standing,
+    Trial,
+    TrialState,
+    reading_order,
+)
 from autotune.tuning.budget import Account
 from autotune.tuning.certify import MOST_PAIRS
 from autotune.tuning.identify import LONGEST_GROUP, Observed
@@ -22,30 +30,11 @@ MOSTLY = 0.9
 """Share of training steps from which on the others are not worth a word."""
 
 
-def value_text(name: str, value: Value) -> str:
-    """Return one parameter for people: ``fusion 16 MiB``, ``cycle 1 ms``, ``cache off``."""
-    short = {
-        "fusion_threshold_bytes": "fusion",
-        "cycle_time_ms": "cycle",
-        "cache_capacity": "cache",
-    }
-    if name == "fusion_threshold_bytes":
-        text = f"{rounded(value / MIB, 4)} MiB" if value else "off"
-    elif name == "cycle_time_ms":
-        text = f"{value:g} ms"
-    elif name == "cache_capacity":
-        text = str(int(value)) if value else "off"
-    else:
-        text = "on" if value else "off"
-    return f"{short.get(name, name)} {text}"
-
-
 def params_text(params: CommParams, names: Collection[str]) -> str:
     """Return the parameters ``names`` of a setting (all of them if ``names`` is empty)."""
-    shown = [name for name in BY_NAME if not names or name in names]
     values = params.as_dict()
-    order = sorted(shown, key=list(BY_NAME).index, reverse=True)
-    return ", ".join(value_text(name, values[name]) for name in order)
+    shown = [one for one in reading_order() if not names or one.name in names]
+    return ", ".join(value_text(parameter, values[parameter.name]) for parameter in shown)
 
 
 def start_text(settings: TunerSettings) -> str:

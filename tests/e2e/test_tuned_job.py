@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from autotune.space import PARAMETERS, mib_to_bytes
+from autotune.space import BY_NAME, PARAMETERS
 from e2e.commands import FAST, Commands, TunedJob, settings_of
 
 
@@ -15,7 +15,7 @@ def params_of(row: str, header: str) -> dict[str, float]:
     """Return {parameter name: value} of a CSV row."""
     cells = dict(zip(header.split(","), row.split(","), strict=True))
     values = {p.name: p.type(float(cells[p.column])) for p in PARAMETERS if p.unit != "bytes"}
-    threshold = mib_to_bytes(float(cells["tensor_fusion_threshold"]))
+    threshold = BY_NAME["fusion_threshold_bytes"].of_shown(float(cells["tensor_fusion_threshold"]))
     return {**values, "fusion_threshold_bytes": threshold}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from horovod.tuning.settings import VARIABLES
-from horovod.tuning.table import BY_NAME, PARAMETERS, Parameter, mib_to_bytes
+from horovod.tuning.table import BY_NAME, PARAMETERS, Parameter
 
 Encode = Callable[[str], str]
 
@@ -68,8 +68,9 @@ def encode_mib(text: str) -> str:
     """
     parameter = BY_NAME["fusion_threshold_bytes"]
     try:
-        mib = float(text)
-        return str(parameter.check(mib_to_bytes(mib), source=f"{parameter.flag} {text}"))
+        source = f"{parameter.flag} {text}"
+        value = parameter.of_shown(float(text), source=source)
+        return str(parameter.check(value, source=source))
     except (ValueError, OverflowError) as error:
         if "expected" in str(error):
             raise

@@ -66,6 +66,7 @@ class Job:
     epoch: int = 0
     params: CommParams = field(default_factory=CommParams)
     events: list[Event] = field(default_factory=list)
+    operations: Sequence[tuple[str, int]] = tuple(OPERATIONS)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(1000 + self.seed)
@@ -94,7 +95,7 @@ class Job:
             step=self.steps,
             count=1,
             duration_us=1000 * time_ms,
-            payload_bytes=sum(size for _, size in OPERATIONS),
+            payload_bytes=sum(size for _, size in self.operations),
             exposed_us=1000 * exposed_ms,
             epoch=self.epoch,
             signature=TRAINING,
@@ -129,7 +130,7 @@ class Job:
             if isinstance(event, Apply):
                 self._applies.append((self.steps + self.latency_steps, event))
             if isinstance(event, Identified):
-                self._take(tuner, tuner.begin(OPERATIONS, start), start)
+                self._take(tuner, tuner.begin(self.operations, start), start)
         if (work := tuner.work()) is not None:
             self._take(tuner, tuner.accept(work()), start)
 

@@ -148,7 +148,7 @@ class Other:
 def row(name: str, kind: type, low: float, high: float) -> Parameter:
     return Parameter(
         name=name, unit="", type=kind, default=0, valid_low=low, valid_high=high, search_low=low,
-        search_high=high, scale="linear", env="", flag="", column="",
+        search_high=high, scale="linear", word=name, env="", flag="", column="",
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from autotune.cli.formats import FORMATS, flags, render
 from autotune.errors import InvalidSettingError
 from autotune.exact import rounded
 from autotune.result import Result, environment
-from autotune.space import BY_ENV, BY_NAME, PARAMETERS, mib_to_bytes
+from autotune.space import BY_ENV, BY_NAME, PARAMETERS
 from autotune.trial import CommParams
 
 BARE = {"PATH": os.environ["PATH"]}
@@ -66,7 +66,8 @@ def from_yaml(text: str) -> CommParams:
 
 
 def from_launcher(values: dict) -> CommParams:
-    values["fusion_threshold_bytes"] = mib_to_bytes(values["fusion_threshold_bytes"])
+    threshold = BY_NAME["fusion_threshold_bytes"]
+    values[threshold.name] = threshold.of_shown(values[threshold.name])
     return CommParams.from_dict(values)
 
 

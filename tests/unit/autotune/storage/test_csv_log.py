@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import LogError
-from autotune.exact import exact, exact_mib
-from autotune.space import mib_to_bytes
+from autotune.exact import exact, exact_shown
+from autotune.space import BY_NAME
 from autotune.storage.csv_log import HEADER, CsvLog, replace_file, row_text, set_aside
 from autotune.storage.foreign import parse_csv
 from autotune.trial import RunState
@@ -28,7 +28,8 @@ def test_numbers_are_exact_and_plain(value: float) -> None:
 
 @given(st.integers(0, 2**40))
 def test_a_threshold_in_mib_is_exact_in_bytes(value: int) -> None:
-    assert mib_to_bytes(float(exact_mib(value))) == value
+    threshold = BY_NAME["fusion_threshold_bytes"]
+    assert threshold.of_shown(float(exact_shown(threshold, value))) == value
 
 
 def test_the_file_is_as_documented(tmp_path: Path, make_run, make_trial) -> None:
