@@ -207,7 +207,7 @@ class PairedTest:
         """
         if self.pairs < FEWEST_PAIRS:
             return None
-        if self._is_not_faster or self._high <= 0 or self._is_jumpy():
+        if self._is_not_faster or self._high <= 0 or self._has_more_slow_steps():
             return False
         if self._proven_at is not None:
             centre, error = middle(self.log_ratios)
@@ -255,7 +255,7 @@ class PairedTest:
         interval = f"gain {result.gain:+.1%}, between {low:+.1%} and {high:+.1%}"
         if certified:
             reason = f"kept: {interval} in {self.pairs} pairs of windows"
-        elif self._is_jumpy():
+        elif self._has_more_slow_steps():
             reason = f"default kept: the incumbent has more slow steps ({interval})"
         else:
             reason = f"default kept: not proven faster in {self.pairs} pairs ({interval})"
@@ -270,7 +270,7 @@ class PairedTest:
             reason=reason,
         )
 
-    def _is_jumpy(self) -> bool:
+    def _has_more_slow_steps(self) -> bool:
         # Slow steps are dropped from scores because they strike both alike; an excess of three
         # standard deviations of a Poisson count under the incumbent is its own doing.
         excess = self._slow_incumbent - self._slow_default

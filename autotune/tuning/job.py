@@ -10,7 +10,7 @@ from autotune.space import Value
 from autotune.trial import CommParams
 from autotune.tuning.inert import without_operation
 from autotune.tuning.scoring import Reading
-from autotune.tuning.trend import PhysicsPrior
+from autotune.tuning.trend import PhysicsTrend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,11 @@ class Job:
             payload=sum(size for _, size in operations),
         )
 
-    def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsPrior:
+    def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsTrend:
         """Return what physics expects of any setting.
 
         Args:
             operations: As in ``space_of``.
             reading: Of the default.
         """
-        return PhysicsPrior(operations, self.default, reading, size=self.size, hosts=self.hosts)
+        return PhysicsTrend(operations, self.default, reading, size=self.size, hosts=self.hosts)

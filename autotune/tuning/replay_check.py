@@ -1,4 +1,4 @@
-"""Guarded replay: a short paired check of replayed settings in the production job itself.
+"""The replay check: a short paired comparison of replayed settings in the production job itself.
 
 The job starts under the tuned setting. Fresh windows of the default and of the tuned setting are
 read in pairs, in random order, as for a certificate; where the tuned one is worse here, or looks
@@ -43,7 +43,7 @@ class ReplayTest(PairedTest):
         """Return True: kept; False: the default is better; None: more pairs are needed."""
         if self.pairs < FEWEST_PAIRS:
             return None
-        if self._is_jumpy():
+        if self._has_more_slow_steps():
             return False
         result = self.estimate()
         if result.low > 0 or result.high < 0:
@@ -54,7 +54,7 @@ class ReplayTest(PairedTest):
         """Return the decision ``kept`` with its reason and the gain that it rests on."""
         found = self.estimate()
         mean, low, high = found.mean, found.low, found.high
-        if self._is_jumpy():
+        if self._has_more_slow_steps():
             slow = f"{self._slow_incumbent} against {self._slow_default}"
             what = f"have more slow steps here ({slow}): the default takes their place"
         elif low > 0 or high < 0:

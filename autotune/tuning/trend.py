@@ -23,7 +23,7 @@ LATENCY_FACTORS = (1.0, 10.0, 0.1)
 """Rivals: links whose messages cost so many times what is typical beside their bytes."""
 
 
-class PhysicsPrior:
+class PhysicsTrend:
     """Log scores of any setting, up to a constant, by each of ``len(LATENCY_FACTORS)`` machines."""
 
     def __init__(

@@ -32,7 +32,7 @@ from autotune.bayes.surrogate import preload
 from autotune.trial import CommParams
 from autotune.tuning.budget import price_steps
 from autotune.tuning.scoring import Reading
-from autotune.tuning.trend import PhysicsPrior
+from autotune.tuning.trend import PhysicsTrend
 
 HERE = Path(__file__).resolve().parent
 JOBS = ("resnet50 10G 4x2", "vgg16 1G 2x4", "bert-base 10G 8x4", "gpt2 10G 4x4")
@@ -85,7 +85,7 @@ def run_job(name: str) -> dict[str, list[float]]:
     )
     optimizer = BayesianOptimizer(space, rng=np.random.default_rng(0))
     matching, prior = cpu_ms(
-        lambda: PhysicsPrior(
+        lambda: PhysicsTrend(
             surface.operations, CommParams(), reading, size=surface.size, hosts=surface.hosts
         )
     )

@@ -6,7 +6,7 @@ import pytest
 from autotune.costmodel import Link, Machine, Workload, predict
 from autotune.trial import CommParams
 from autotune.tuning.scoring import Reading
-from autotune.tuning.trend import LATENCY_FACTORS, PhysicsPrior
+from autotune.tuning.trend import LATENCY_FACTORS, PhysicsTrend
 
 DEFAULT = CommParams()
 SIZES = [150_000] * 40
@@ -26,8 +26,8 @@ def reading_of(machine: Machine, sizes=SIZES) -> Reading:
     )
 
 
-def prior_of(machine: Machine, sizes=SIZES, *, operations=None) -> PhysicsPrior:
-    return PhysicsPrior(
+def trend_of(machine: Machine, sizes=SIZES, *, operations=None) -> PhysicsTrend:
+    return PhysicsTrend(
         operations or [("allreduce", size) for size in sizes],
         DEFAULT,
         reading_of(machine, sizes),
@@ -40,12 +40,12 @@ SLOW = Machine(hosts=2, local_size=2, cross=Link.of(alpha_us=100, gbit_per_s=1))
 
 
 def test_the_default_is_expected_to_be_as_fast_as_it_was_read():
-    expected = np.exp(-prior_of(SLOW)(DEFAULT))
+    expected = np.exp(-trend_of(SLOW)(DEFAULT))
     assert expected == pytest.approx([reading_of(SLOW).step_us] * len(LATENCY_FACTORS), rel=0.02)
 
 
 def test_on_a_machine_like_the_model_the_order_of_settings_is_right():
-    prior, workload = prior_of(SLOW), Workload.spread(SIZES, compute_us=COMPUTE_US)
+    prior, workload = trend_of(SLOW), Workload.spread(SIZES, compute_us=COMPUTE_US)
     settings = [
         DEFAULT.with_values({"fusion_threshold_bytes": size, "cycle_time_ms": ms})
         for size in (0, 2**20, 2**24)
@@ -59,12 +59,12 @@ def test_on_a_machine_like_the_model_the_order_of_settings_is_right():
 def test_rivals_disagree_on_settings_with_many_messages():
     many = DEFAULT.with_values({"fusion_threshold_bytes": 0})
     few = DEFAULT.with_values({"fusion_threshold_bytes": 2**26})
-    prior = prior_of(SLOW, [50_000] * 40)
+    prior = trend_of(SLOW, [50_000] * 40)
     assert np.ptp(prior(many) - prior(few)) > 0.02
 
 
 def test_hidden_communication_and_gathers_crash_nothing():
     fast = Machine(hosts=1, local_size=4, local=Link.of(alpha_us=1, gbit_per_s=2000))
     operations = [("allgather", 1000), ("broadcast", 0), *[("allreduce", 8)] * 3]
-    values = prior_of(fast, operations=operations)(DEFAULT)
+    values = trend_of(fast, operations=operations)(DEFAULT)
     assert values.shape == (len(LATENCY_FACTORS),) and np.all(np.isfinite(values))

@@ -301,11 +301,11 @@ def test_the_price_never_contradicts_the_certificate(lost, certified, told):
 # ---- isolation ----------------------------------------------------------------------------------
 
 
-def crowded_tuner(run, *, slowdown: float = 1.0) -> Tuner:
+def oversubscribed_tuner(run, *, slowdown: float = 1.0) -> Tuner:
     """Return a tuner whose plans take three steps, each ``slowdown`` times as long as it was."""
     settings = TunerSettings(seed=1)
-    crowded = Tuner(settings=settings, seed=1, size=2, inert=ONE_HOST, oversubscribed=True)
-    work, waiting, step = crowded.work, [], run.step
+    filled = Tuner(settings=settings, seed=1, size=2, inert=ONE_HOST, oversubscribed=True)
+    work, waiting, step = filled.work, [], run.step
 
     def slow_step():
         record, factor = step(), slowdown if waiting else 1.0
@@ -321,23 +321,23 @@ def crowded_tuner(run, *, slowdown: float = 1.0) -> Tuner:
             waiting.append([3, plan()])
         return None
 
-    observe = crowded.observe
+    observe = filled.observe
 
     def observe_late(records):
         events = observe(records)
         if waiting:
             waiting[0][0] -= 1
             if waiting[0][0] <= 0:
-                events += crowded.accept(waiting.pop(0)[1])
+                events += filled.accept(waiting.pop(0)[1])
         return events
 
-    crowded.observe, crowded.work, run.step = observe_late, slow_work, slow_step
-    return crowded
+    filled.observe, filled.work, run.step = observe_late, slow_work, slow_step
+    return filled
 
 
 def test_steps_disturbed_by_planning_are_counted_and_not_scored(job):
     run = job("bowl", seed=1)
-    run.drive(crowded_tuner(run))
+    run.drive(oversubscribed_tuner(run))
     assert run.done is not None and "that it disturbed were not scored" in run.done.text
     assert run.true_gain > 0.2
 
@@ -346,7 +346,7 @@ def test_steps_disturbed_by_planning_are_counted_and_not_scored(job):
 def test_steps_disturbed_by_planning_end_no_trial(job, slowdown):
     """At 20 the runtime takes the trial back by itself: it is made again later."""
     run = job(lambda p: 30.0 if p == CommParams() else 25.0, seed=1, noise=0.0)
-    run.drive(crowded_tuner(run, slowdown=slowdown))
+    run.drive(oversubscribed_tuner(run, slowdown=slowdown))
     assert run.done is not None and len(run.trials) > 3
     assert all(sample.steps > 0 for sample in run.samples)
     assert {trial.state for trial in run.trials[1:]} == {TrialState.COMPLETE}
@@ -357,16 +357,16 @@ def test_steps_disturbed_by_planning_end_no_trial(job, slowdown):
 
 def test_a_trial_that_waits_for_its_turn_is_rejected_where_its_results_are_wrong(job):
     run = job("bowl", seed=1)
-    crowded = crowded_tuner(run, slowdown=20.0)
-    run.drive(crowded, most_steps=40)
+    filled = oversubscribed_tuner(run, slowdown=20.0)
+    run.drive(filled, most_steps=40)
     while (limited := next((a for a in run.of(Apply) if a.limit_us), None)) is None:
-        run.drive(crowded, most_steps=run.steps + 1)
+        run.drive(filled, most_steps=run.steps + 1)
     while run.epoch <= limited.epoch:  # until the runtime has taken it back
-        run.drive(crowded, most_steps=run.steps + 1)
-    run.events += crowded.check(
+        run.drive(filled, most_steps=run.steps + 1)
+    run.events += filled.check(
         ResultCheck(epoch=limited.epoch, name="g", ok=False, worst_error=1.0)
     )
-    run.drive(crowded)
+    run.drive(filled)
     assert [trial.params.as_dict() for trial in run.trials].count(limited.params) == 1
     wrong = next(trial for trial in run.trials if trial.params.as_dict() == limited.params)
     assert wrong.state is TrialState.REJECTED
