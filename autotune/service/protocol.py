@@ -30,11 +30,15 @@ Neither side ever waits for the other on the training thread.
 from __future__ import annotations
 
 import json
+import math
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from autotune.errors import ProtocolError
+from autotune.trial import CommParams
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
 
@@ -146,6 +150,8 @@ Message = (
     | Done
 )
 
+T = typing.TypeVar("T")
+
 _TYPES: dict[str, type[Any]] = {
     "hello": Hello,
     "signature": Signature,
@@ -160,6 +166,7 @@ _TYPES: dict[str, type[Any]] = {
     "done": Done,
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
+_HINTS = {cls: typing.get_type_hints(cls) for cls in (*_NAMES, StepRecord, TunerSettings)}
 _RECORD_FIELDS = {each.name: each.default for each in fields(StepRecord)}
 
 
@@ -181,26 +188,70 @@ def decode(line: bytes | str) -> Message:
     """Return the message in ``line``.
 
     Raises:
-        ProtocolError: Not JSON, an unknown type, or a wrong field.
+        ProtocolError: Not JSON, an unknown type, or a wrong field: missing, of another type, or
+            beyond what there can be.
     """
     try:
         content = json.loads(line)
         cls = _TYPES[content.pop("type")]
         if cls is Steps:
             rows = content["records"]
-            records = (StepRecord(**dict(zip(_RECORD_FIELDS, row, strict=True))) for row in rows)
+            records = (_step_record(row) for row in rows)
             return Steps(records=tuple(records))
         if cls is Hello:
-            content["settings"] = TunerSettings(**content["settings"])
+            content["settings"] = _checked(TunerSettings(**content["settings"]))
         if cls is Signature:
-            content["operations"] = tuple(
-                (str(op), int(size)) for op, size in content["operations"]
-            )
+            content["operations"] = tuple(tuple(each) for each in content["operations"])
         if cls is Ready:
             content["lines"] = tuple(content["lines"])
-        message: Message = cls(**content)
+        message: Message = _checked(cls(**content))
+        if isinstance(message, Apply | Done):
+            CommParams.from_dict(message.params)
+        if isinstance(message, Apply) and message.incumbent is not None:
+            CommParams.from_dict(message.incumbent)
         return message
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ProtocolError(
-            f"not a message of protocol {VERSION}: {line[:200]!r} ({error})"
+            f"not a message of protocol {VERSION}: {line[:200]!r} ({str(error)[:300]})"
         ) from error
+
+
+def _step_record(row: list[Any]) -> StepRecord:
+    record = _checked(StepRecord(**dict(zip(_RECORD_FIELDS, row, strict=True))))
+    for name in ("duration_us", "exposed_us"):
+        if not math.isfinite(getattr(record, name)):
+            raise ValueError(f"expected a finite {name}, got {getattr(record, name)!r}")
+    return record
+
+
+def _checked(message: T) -> T:
+    """Return ``message``, whose fields are of the types that its class says.
+
+    Raises:
+        TypeError: One is not.
+    """
+    for name, kind in _HINTS[type(message)].items():
+        value = getattr(message, name)
+        if not _fits(value, kind):
+            shown = getattr(kind, "__name__", str(kind))
+            raise TypeError(f"expected {name} of type {shown}, got {value!r}")
+    return message
+
+
+def _fits(value: object, kind: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(v, arguments[1]) for v in value.values())
+    if origin is tuple and isinstance(value, tuple):
+        if arguments[-1] is ...:
+            return all(_fits(each, arguments[0]) for each in value)
+        return len(value) == len(arguments) and all(map(_fits, value, arguments))
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, int) and kind in (int, float):
+        return -(2**63) <= value < 2**64  # what the engine's numbers can be
+    return origin is None and isinstance(value, kind)
