@@ -50,6 +50,7 @@ class Options:
     mpi_comm: int
     """MPI_Comm as an address (``mpi4py.MPI._handleof``); 0 with size 1. Owned by the engine."""
     host_of_rank: list[int]
+    host_names: list[str]
     """Number of each rank's host, counted from 0; ranks of one host can share memory."""
     thread_affinity: int
     """Core of the engine thread; -1: every core that the job may use."""
@@ -407,3 +408,6 @@ def mpi_library() -> str:
 
 def mpi_library_version() -> str:
     """MPI_Get_library_version of that library."""
+
+def messages_were_left_behind() -> bool:
+    """Return whether MPI may still deliver messages of an operation that failed."""

@@ -45,7 +45,8 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                                options.timeline_path,
                                options.timeline_mark_cycles,
                                options.timeline_clock,
-                               options.disable_group_fusion};
+                               options.disable_group_fusion,
+                               options.host_names};
   auto control = connect(options, rendezvous, address);
   std::shared_ptr<PointToPoint> transport;
   if (options.size > 1) transport = make_mpi_point_to_point(options.mpi_comm);

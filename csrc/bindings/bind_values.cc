@@ -10,6 +10,7 @@
 #include "comm/mpi/mpi_point_to_point.h"
 #include "comm/p2p/p2p_communicator.h"
 #include "common/errors.h"
+#include "common/message_memory.h"
 #include "common/types.h"
 #include "engine/execute/host_executor.h"
 #include "engine/submission/steps.h"
@@ -63,6 +64,7 @@ void bind_values(py::module_& module) {
       .def_readwrite("size", &Options::size)
       .def_readwrite("mpi_comm", &Options::mpi_comm)
       .def_readwrite("host_of_rank", &Options::host_of_rank)
+      .def_readwrite("host_names", &Options::host_names)
       .def_readwrite("thread_affinity", &Options::thread_affinity)
       .def_readwrite("stall_warning_seconds", &Options::stall_warning_seconds)
       .def_readwrite("stall_shutdown_seconds", &Options::stall_shutdown_seconds)
@@ -100,6 +102,7 @@ void bind_values(py::module_& module) {
   module.def("cuda_version", &cuda_version);
   module.def("mpi_library", &mpi_library_path);
   module.def("mpi_library_version", &mpi_library_version);
+  module.def("messages_were_left_behind", [] { return messages_were_left_behind.load(); });
 }
 
 }  // namespace autotune

@@ -4,6 +4,7 @@
 
 #include "comm/element_sequence.h"
 #include "common/copy.h"
+#include "common/message_memory.h"
 
 namespace autotune {
 
@@ -30,7 +31,7 @@ void Communicator::alltoall(const void* send, void* receive, const std::vector<i
     const auto row = bytes.begin() + static_cast<std::ptrdiff_t>(r * n);
     sent_by[r] = std::accumulate(row, row + static_cast<std::ptrdiff_t>(n), int64_t{0});
   }
-  std::vector<char> all(
+  MessageVector<char> all(
       static_cast<size_t>(std::accumulate(sent_by.begin(), sent_by.end(), int64_t{0})));
   const auto copy = [](void* to, const void* from, int64_t length) {
     copy_bytes(to, from, length);

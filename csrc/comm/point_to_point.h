@@ -22,6 +22,10 @@ class PointToPoint {
 
   // Make progress; true when every posted message is complete.
   virtual bool test_all() = 0;
+
+  // After an error: take back what is posted, or wait for it, but not for long. What is on its way
+  // all the same is left behind (message_memory.h).
+  virtual void give_up() = 0;
 };
 
 // Fits MPI's int counts with room to spare; longer messages are cut by the algorithms.

@@ -1,6 +1,8 @@
 #include "control/control.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -11,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "common/errors.h"
@@ -24,6 +27,9 @@ constexpr size_t header_bytes = 5;  // uint32 payload length, uint8 type
 constexpr uint32_t max_payload_bytes = 1u << 30;
 // A turn without a system call takes some 50 ns; a socket is looked at every few microseconds.
 constexpr uint32_t pumps_per_look_at_sockets = 32;
+// Who does not answer for so long is called silent: an engine answers within milliseconds, but a
+// machine that swaps or has too many processes may take a second.
+constexpr auto silent_after = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -34,6 +40,10 @@ Frame& FrameQueue::add() {
 
 void FrameQueue::pop_front() {
   if (++begin_ == end_) clear();
+}
+
+void FrameQueue::drop_last() {
+  if (--end_ == begin_) clear();
 }
 
 void FrameQueue::take_front(Frame& frame) {
@@ -237,6 +247,26 @@ std::optional<Frame> Connection::receive_one(int rank) {
   return frame;
 }
 
+// Nothing is unacknowledged, but probed for, where the connection is idle, where this host itself
+// has no way to the other one, and where a stopped process has left its window closed; that one's
+// kernel answers the probes.
+bool Connection::is_reached() const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (ring_ || closed_ || ::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return true;
+  const bool is_unanswered = info.tcpi_unacked > 0 || info.tcpi_probes >= 2;
+  return !is_unanswered || std::chrono::milliseconds(info.tcpi_last_ack_recv) < lost_after;
+}
+
+void Connection::ask(std::chrono::nanoseconds since_last) {
+  if (is_asked_) {
+    silence_ += since_last;
+  } else if (!closed_) {
+    is_asked_ = true;
+    send(FrameType::ping, "");
+  }
+}
+
 bool Connection::begin_sleep() {
   if (!ring_) return false;
   ring_->begin_sleep();
@@ -252,11 +282,14 @@ ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Conne
       size_(size),
       connections_(std::move(connections)),
       reported_closed_(connections_.size(), false),
+      reported_lost_(connections_.size(), false),
       user_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       thread_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (user_wake_fd_ < 0 || thread_wake_fd_ < 0) {
     throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
   }
+  has_other_hosts_ = std::any_of(connections_.begin(), connections_.end(),
+                                 [](const auto& each) { return !each->is_on_this_host(); });
 }
 
 ControlPlane::~ControlPlane() {
@@ -277,8 +310,62 @@ void ControlPlane::pump(FrameQueue& frames) {
       socket_is_ready_.exchange(false) || ++pumps_ % pumps_per_look_at_sockets == 0;
   for (size_t i = 0; i < connections_.size(); ++i) {
     if (connections_[i]->has_unsent()) connections_[i]->flush();
+    const size_t before = frames.size();
     connections_[i]->receive(peer_rank(i), frames, look_at_sockets);
+    if (frames.size() != before) hear(i, frames, before);
   }
+}
+
+// Takes the control plane's own frames out of those that have come from peer `index`.
+void ControlPlane::hear(size_t index, FrameQueue& frames, size_t first) {
+  size_t kept = first;
+  for (size_t i = first; i < frames.size(); ++i) {
+    Frame& frame = frames[i];
+    if (frame.type == FrameType::ping) {
+      heard_ping(index);
+    } else if (frame.type == FrameType::pong) {
+      connections_[index]->answered();
+      if (rank_ != 0) said_silent_ = frame.payload;
+    } else if (kept++ != i) {
+      std::swap(frames[kept - 1], frame);
+    }
+  }
+  while (frames.size() > kept) frames.drop_last();
+}
+
+// The coordinator is asked on behalf of all: it asks the others and tells whom it has not heard.
+void ControlPlane::heard_ping(size_t index) {
+  std::string text;
+  if (rank_ == 0) {
+    ask(std::chrono::steady_clock::now());
+    for (const Silent& each : silent()) {
+      text += std::to_string(each.rank) + " " + std::to_string(each.seconds) + " ";
+    }
+  }
+  connections_[index]->send(FrameType::pong, text);
+}
+
+void ControlPlane::ask(TimePoint now) {
+  if (now - asked_ < interval) return;
+  const auto since_last = std::min<std::chrono::nanoseconds>(now - asked_, 2 * interval);
+  asked_ = now;
+  for (const auto& connection : connections_) connection->ask(since_last);
+}
+
+std::vector<Silent> ControlPlane::silent() const {
+  std::vector<Silent> found;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    const auto silence = connections_[i]->silence();
+    if (silence < silent_after) continue;
+    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(silence);
+    found.push_back({peer_rank(i), static_cast<int>(whole.count())});
+  }
+  if (rank_ == 0 || !found.empty()) return found;
+  std::istringstream said(said_silent_);
+  for (Silent each{}; said >> each.rank >> each.seconds;) {
+    if (each.rank != rank_) found.push_back(each);
+  }
+  return found;
 }
 
 void ControlPlane::sleep(std::chrono::nanoseconds timeout) {
@@ -350,6 +437,18 @@ void ControlPlane::close(std::chrono::nanoseconds timeout) {
     if (left.count() <= 0) return;
     sleep(std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(10)));
   }
+}
+
+std::vector<int> ControlPlane::take_lost_ranks(TimePoint now) {
+  std::vector<int> ranks;
+  if (!has_other_hosts_ || now - reach_checked_ < interval) return ranks;
+  reach_checked_ = now;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (reported_lost_[i] || connections_[i]->is_reached()) continue;
+    reported_lost_[i] = true;
+    ranks.push_back(peer_rank(i));
+  }
+  return ranks;
 }
 
 std::vector<int> ControlPlane::take_closed_ranks() {

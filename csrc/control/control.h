@@ -7,6 +7,11 @@
 // Between ranks of one host frames go through shared memory (ring.h); the socket is then only there
 // to wake a sleeping rank and to show its end, and is looked at now and then, not at every turn.
 //
+// Who is there. A process that has ended is seen as the end of its connection. A host that is gone
+// says nothing: its kernel then leaves what was sent unacknowledged (`take_lost_ranks`). A process
+// that is stopped, or whose machine is overloaded, is no dead one: its kernel acknowledges, but it
+// does not answer a *ping* (`ask`), which only those send who have waited long.
+//
 // A star: rank 0 has one connection per rank, the others have one connection. A *frame* is a type
 // and bytes. Sending never blocks: what is not taken at once is kept and written by a later `pump`.
 #pragma once
@@ -33,6 +38,8 @@ enum class FrameType : uint8_t {
   responses = 2,
   abort = 3,    // a fatal error, in words
   goodbye = 4,  // all is said: the end of the connection is no error from now on
+  ping = 5,     // to be answered at once; never seen outside the control plane, as pong
+  pong = 6,     // the coordinator's says which ranks do not answer
 };
 
 struct Frame {
@@ -47,12 +54,14 @@ class FrameQueue {
   bool empty() const { return begin_ == end_; }
   size_t size() const { return end_ - begin_; }
   const Frame& front() const { return frames_[begin_]; }
+  Frame& operator[](size_t place) { return frames_[begin_ + place]; }
   const Frame* begin() const { return frames_.data() + begin_; }
   const Frame* end() const { return frames_.data() + end_; }
 
   // At the end; to be filled.
   Frame& add();
   void pop_front();
+  void drop_last();
   // Exchange the first frame for a used one, and drop that.
   void take_front(Frame& frame);
   void clear() { begin_ = end_ = 0; }
@@ -96,11 +105,25 @@ class Connection {
   // A file descriptor that the peer has offered, now the caller's; -1: none.
   int take_offered();
 
+  // False once the peer's kernel has left bytes unacknowledged for `lost_after`; always true where
+  // the peer is on this host.
+  bool is_reached() const;
+  // Sends a ping. `since_last`: how long the last one has been waited for, if it was not answered.
+  void ask(std::chrono::nanoseconds since_last);
+  // How long the peer has not answered; 0 when it has.
+  std::chrono::nanoseconds silence() const { return silence_; }
+  void answered() { is_asked_ = false, silence_ = std::chrono::nanoseconds(0); }
+
   // Around a sleep on `fd()` and, where there is one, `listener_fd()`. True when there is already
   // something to read.
   bool begin_sleep();
   void end_sleep();
   int listener_fd() const { return listener_ ? listener_->fd() : -1; }
+  bool is_on_this_host() const { return ring_ != nullptr; }
+
+  // A link that comes back within some seconds is no lost host; nor is a train of retransmissions,
+  // which are 6 s apart by then.
+  static constexpr std::chrono::seconds lost_after{15};
 
  private:
   void append(FrameType type, const std::string& payload);
@@ -124,6 +147,8 @@ class Connection {
   size_t sent_ = 0;
   std::string in_;
   size_t parsed_ = 0;
+  bool is_asked_ = false;
+  std::chrono::nanoseconds silence_{0};
 };
 
 // Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI.
@@ -151,9 +176,17 @@ class Rendezvous {
 std::unique_ptr<Connection> connect_to(const std::string& address, int rank,
                                        std::chrono::seconds timeout);
 
+// A rank that does not answer.
+struct Silent {
+  int rank;
+  int seconds;
+};
+
 // All connections of this rank plus a wake-up for its own threads.
 class ControlPlane {
  public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
   ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections);
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;
@@ -194,15 +227,34 @@ class ControlPlane {
 
   // Ranks whose process closed its connection. Each is returned once.
   std::vector<int> take_closed_ranks();
+  // Ranks whose host cannot be reached. Looks at most once in `interval`, and returns each once.
+  std::vector<int> take_lost_ranks(TimePoint now);
+  bool has_other_hosts() const { return has_other_hosts_; }
+
+  // To be called again and again while this rank waits for others: asks them for a sign of life.
+  void ask(TimePoint now);
+  // Those that `ask` has not heard of for some seconds, as far as this rank knows; on others than
+  // the coordinator that is what the coordinator said last. Time counts only while this rank looks:
+  // one that was stopped itself blames nobody.
+  std::vector<Silent> silent() const;
+
+  static constexpr std::chrono::seconds interval{1};
 
  private:
   void watch(Watch& watched, int wake_fd);
+  void hear(size_t index, FrameQueue& frames, size_t first);
+  void heard_ping(size_t index);
   int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
 
   int rank_;
   int size_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<bool> reported_closed_;
+  std::vector<bool> reported_lost_;
+  bool has_other_hosts_ = false;
+  TimePoint reach_checked_{};
+  TimePoint asked_{};
+  std::string said_silent_;  // by the coordinator, as it came
   int user_wake_fd_;
   int thread_wake_fd_;
   uint32_t pumps_ = 0;

@@ -317,7 +317,7 @@ void Engine::sleep_until_needed() {
     leased ? control_->watch_for_wake(watched_) : control_->watch(watched_);
     if (leased) until = now + lease;
     until = std::min(until, submission->announce_time());
-    if (cycle) until = std::min(until, cycle->next_check(now));
+    if (cycle) until = std::min(until, cycle->next_check(now, !submission->operations().empty()));
     if (!leased) until = std::min(until, cycle->next_device_timeline(now));
     if (status_.device_is_busy) {
       until = std::min<Clock::time_point>(until, now + Cycle::device_check_interval);

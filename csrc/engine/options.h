@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/types.h"
 #include "engine/timeline/timeline_record.h"
@@ -16,7 +17,8 @@ struct EngineOptions {
   std::string timeline_path;          // empty: none from the start
   bool timeline_mark_cycles = false;
   TimelineClock timeline_clock;
-  bool disable_group_fusion = false;  // groups fuse only within themselves; the same on all ranks
+  bool disable_group_fusion = false;    // groups fuse only within themselves; the same on all ranks
+  std::vector<std::string> host_names;  // by rank, for people; empty: nobody knows
 };
 
 }  // namespace autotune

@@ -138,6 +138,10 @@ class TwoHosts:
             words = ["rate", f"{rate_mbit}mbit", "burst", str(burst), "latency", "50ms"]
             _ip(*tc, "replace", "dev", DEVICE, "root", "tbf", *words)
 
+    def set_cable(self, *, up: bool) -> None:
+        """Pull the cable out or put it in again, also while jobs run."""
+        _ip("-n", self.a.namespace, "link", "set", DEVICE, "up" if up else "down")
+
     def mpirun(self, ranks: tuple[int, int], environ: Mapping[str, str]) -> list[str]:
         """Return the words before a program that start ``ranks`` = (ranks on a, ranks on b)."""
         words = [str(BIN / "mpirun"), "-n", str(sum(ranks)), "--host", self.places(ranks)]

@@ -88,6 +88,24 @@ def test_a_rank_that_dies_ends_the_job_on_both_hosts(
         time.sleep(0.05)
 
 
+def test_a_host_that_is_lost_is_named_on_every_rank_within_30_seconds(tmp_path: Path) -> None:
+    with TwoHosts() as hosts:
+        job = hosts.start((2, 2), [sys.executable, LOOP, tmp_path])
+        wait_for_steps(job, tmp_path, 20)
+        hosts.set_cable(up=False)
+        cut = time.monotonic()
+        files = [tmp_path / f"error-{rank}" for rank in range(4)]
+        while not all(file.exists() for file in files):
+            assert time.monotonic() - cut < 32, f"no error: {[f for f in files if not f.exists()]}"
+            time.sleep(0.1)
+    for rank, file in enumerate(files):
+        when, text = file.read_text().split(" ", 1)
+        assert float(when) - cut < 30
+        gone = "2, 3 on host-b" if rank < 2 else "0 on host-a"
+        assert f"the host of rank {gone} " in text
+        assert "(seen on rank" in text
+
+
 def test_the_cable_has_one_end_on_each_host(hosts: TwoHosts) -> None:
     for host in hosts.hosts:
         done = subprocess.run(

@@ -42,6 +42,20 @@ def skip(folder: Path) -> None:
         raise
 
 
+def transfer(folder: Path) -> None:
+    """Nearly always inside a transfer, until FOLDER/enough is there: the last number says so."""
+    tensor = torch.zeros(1 << 24)
+    try:
+        while not tensor[-1]:
+            tensor[0], tensor[-1] = hvd.rank(), float((folder / "enough").exists())
+            hvd.allreduce_(tensor, name="large", op=hvd.Max)
+            assert tensor[0] == hvd.size() - 1
+    except hvd.HorovodInternalError as error:
+        write(folder / f"error-{hvd.rank()}", f"{time.time()} {error}")
+        raise
+    write(folder / f"done-{hvd.rank()}", "")
+
+
 def fork(folder: Path) -> None:
     """Children that end like scripts, with all that runs at the end of an interpreter."""
     for how in (sys.exit, lambda code: os.kill(os.getpid(), signal.SIGTERM)):
@@ -63,4 +77,4 @@ if __name__ == "__main__":
     hvd.init()
     own_folder = Path(sys.argv[2])
     write(own_folder / f"pid-{hvd.rank()}", str(os.getpid()))
-    {"train": train, "skip": skip, "fork": fork}[sys.argv[1]](own_folder)
+    {"train": train, "skip": skip, "transfer": transfer, "fork": fork}[sys.argv[1]](own_folder)

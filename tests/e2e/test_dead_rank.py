@@ -40,7 +40,7 @@ def test_a_killed_rank_ends_the_job_and_the_others_know_which(
     assert process.returncode != 0
     for survivor in (0, 2):
         text = (commands.folder / f"error-{survivor}").read_text()
-        assert re.search(r"rank 1 ended its process .*\(seen on rank [02] of 3\)", text)
+        assert re.search(r"rank 1 on \S+ ended its process .*\(seen on rank [02] of 3\)", text)
     if launcher == "horovodrun":
         assert process.returncode == 128 + signal.SIGKILL
         assert "rank 1 on" in err
@@ -89,5 +89,7 @@ def test_a_skipped_tensor_is_named_with_its_missing_ranks_and_ends_the_job(
         assert re.search(rf"'allreduce\.{name}' has waited 1 s for rank 2 .*skip it", err), err
     assert code != 0
     for when, text in errors.values():
-        assert re.search(r"'allreduce\.(skipped|cached)' has waited 3 s for rank 2 \(of 3\)", text)
+        assert re.search(
+            r"'allreduce\.(skipped|cached)' has waited 3 s for rank 2 on \S+ \(of 3\)", text
+        )
         assert when - begun > 2.5

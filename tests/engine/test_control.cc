@@ -263,3 +263,39 @@ TEST(the_coordinator_reaches_every_rank) {
     }
   });
 }
+
+TEST(a_rank_that_answers_is_not_silent_and_one_that_does_not_is_known_to_all) {
+  Rendezvous rendezvous;
+  std::atomic<bool> looks{true}, over{false};
+  run_ranks(3, [&](int rank) {
+    auto plane = join(rendezvous, rank, 3);
+    FrameQueue frames;
+    if (rank == 2) {
+      while (!over) {
+        if (looks) plane->pump(frames);
+        std::this_thread::sleep_for(1ms);
+      }
+      return;
+    }
+    auto now = std::chrono::steady_clock::now();
+    const auto ask_for = [&](int seconds) {
+      for (int i = 0; i < seconds; ++i) {
+        plane->ask(now += 1s);
+        for (int turn = 0; turn < 100; ++turn, std::this_thread::sleep_for(1ms)) {
+          plane->pump(frames);
+        }
+      }
+    };
+    if (rank == 1) {
+      while (plane->silent().empty()) ask_for(1);
+      CHECK_EQUAL(plane->silent()[0].rank, 2);
+      over = true;
+      return;
+    }
+    ask_for(5);
+    CHECK(plane->silent().empty());
+    looks = false;
+    while (!over) ask_for(1);
+    CHECK(frames.empty());
+  });
+}

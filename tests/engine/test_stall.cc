@@ -81,3 +81,37 @@ TEST(a_cached_tensor_stalls_like_any_other_and_nothing_stalls_where_the_check_is
   CHECK_EQUAL(warnings.size(), size_t{1});
   CHECK(warnings[0].find("allreduce 'x' has waited 4 s for rank 0 (of 2)") == 0);
 }
+
+TEST(a_long_transfer_is_warned_of_ever_more_rarely_and_names_the_silent_ranks_and_their_hosts) {
+  StallInspector stalls(10, 0, 4, start, {"a", "a", "b", "b"});
+  int warnings = 0;
+  for (int age_s = 1; age_s < 100; ++age_s) {
+    const std::string text =
+        stalls.check_transfer("allreduce 'x'", std::chrono::seconds(age_s), {{2, 5}, {3, 4}}, true);
+    if (text.empty()) continue;
+    ++warnings;
+    CHECK(text.find("allreduce 'x' has been under way for") == 0);
+    CHECK(text.find("no answer from rank 2, 3 on b (of 4) for 5 s") != std::string::npos);
+  }
+  CHECK_EQUAL(warnings, 4);
+  CHECK(stalls.check_transfer("allreduce 'y'", 11s, {}, true).find("all ranks (of 4) answer") !=
+        std::string::npos);
+}
+
+TEST(a_transfer_ends_at_the_shutdown_time_or_later_if_another_rank_should_have_said_so) {
+  StallInspector stalls(60, 7, 2, start);
+  CHECK(stalls.check_transfer("t", 6900ms, {{1, 5}}, true).empty());
+  CHECK_THROWS(EngineError, "rank 1 (of 2)", stalls.check_transfer("t", 7s, {{1, 5}}, true));
+  CHECK(stalls.check_transfer("t", 8s, {{0, 5}}, false).empty());
+  CHECK_THROWS(EngineError, "rank 0 (of 2)", stalls.check_transfer("t", 13s, {{0, 5}}, false));
+  CHECK_THROWS(EngineError, "rank 0, which", stalls.check_coordinator(7, false));
+}
+
+TEST(a_wait_counts_only_the_time_in_which_the_rank_looks) {
+  WaitWatch watch;
+  watch.look(start);
+  CHECK(watch.look(start + 300ms) == 300ms);
+  CHECK(watch.look(start + 300ms + 1h) == 1300ms);  // it was stopped itself
+  watch.restart();
+  CHECK(watch.look(start + 2h) == 0ms);
+}

@@ -128,6 +128,7 @@ class ThreadPointToPoint final : public PointToPoint {
     receives_ = std::move(open);
     return receives_.empty();
   }
+  void give_up() override { receives_.clear(); }
 
  private:
   struct Receive {

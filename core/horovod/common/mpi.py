@@ -33,6 +33,7 @@ class Topology:
         cross_rank, cross_size: Among the ranks of equal local_rank, one per host.
         homogeneous: All hosts run the same number of ranks.
         hosts: Number of each rank's host, counted from 0 in the order of first ranks.
+        host_names: Name of each rank's host, for people; one name may stand for several hosts.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class Topology:
     cross_size: int
     homogeneous: bool
     hosts: tuple[int, ...]
+    host_names: tuple[str, ...] = ()
 
 
 def start() -> tuple[Any, bool]:
@@ -156,11 +158,11 @@ def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
     Ranks share a host when MPI says that they can share memory; where any rank has a ``host_name``
     (HOROVOD_HOSTNAME), when their names are equal.
     """
-    names = comm.allgather(host_name)
-    if any(names):
-        host_names = [name or mpi.Get_processor_name() for name in names]
-        first_of_host = host_names.index(host_name or mpi.Get_processor_name())
-        local = comm.Split(first_of_host, comm.rank)
+    own_name = host_name or mpi.Get_processor_name()
+    names = comm.allgather((own_name, host_name is not None))
+    host_names = tuple(name for name, _ in names)
+    if any(is_given for _, is_given in names):
+        local = comm.Split(host_names.index(own_name), comm.rank)
     else:
         local = comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank)
     cross = comm.Split(local.rank, comm.rank)
@@ -176,6 +178,7 @@ def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
         cross_size=cross.size,
         homogeneous=len({hosts.count(host) for host in set(hosts)}) == 1,
         hosts=hosts,
+        host_names=host_names,
     )
     cross.Free()
     local.Free()

@@ -242,6 +242,7 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     options.rank, options.size = topology.rank, topology.size
     alone = topology.size == 1
     options.host_of_rank = list(topology.hosts)
+    options.host_names = list(topology.host_names)
     options.mpi_comm = 0 if alone else start.mpi._handleof(start.communicator)
     options.thread_affinity = _core(parsed, topology)
     stall_check = not parsed["HOROVOD_STALL_CHECK_DISABLE"]

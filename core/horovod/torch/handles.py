@@ -84,6 +84,7 @@ class Operation:
                 first = error
             self.handles = ()  # not when the wait was interrupted
         if first is not None:
+            keep_for_messages(self.kept)
             self.release()
             raise HorovodInternalError(str(first)) from None
 
@@ -100,6 +101,7 @@ _ended: dict[int, Operation] = {}
 """Those that nobody had waited for when the engine ended: it still says how they have ended."""
 _abandoned: list[Operation] = []
 _numbers = itertools.count()
+_kept_for_ever: list[Any] = []
 
 
 def add(operation: Operation) -> int:
@@ -162,10 +164,22 @@ def synchronize(handle: int) -> Any:
 
 def clear() -> None:
     """**Local.** Begin anew, after the engine was shut down; handles last until the next time."""
+    for operation in [*_operations.values(), *_abandoned]:
+        keep_for_messages(operation.kept)
     _ended.clear()
     _ended.update(_operations)
     _operations.clear()
     _abandoned.clear()
+
+
+def keep_for_messages(kept: Any) -> None:
+    """**Local.** Keep ``kept``, of operations that failed, where MPI may still read from it.
+
+    A message that the engine could not take back is delivered whenever the other rank goes on. It
+    never writes here: the engine receives into memory of its own.
+    """
+    if _engine.messages_were_left_behind():
+        _kept_for_ever.append(kept)
 
 
 def _reap() -> None:

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "common/message_memory.h"
 
 namespace autotune {
 
@@ -70,8 +71,8 @@ class HierarchicalCommunicator final : public Communicator {
   std::unique_ptr<Communicator> local_;
   std::unique_ptr<Communicator> cross_;
   ActivityObserver* observer_ = nullptr;
-  std::vector<char> slice_;
-  std::vector<char> by_host_;
+  MessageVector<char> slice_;
+  MessageVector<char> by_host_;
 };
 
 }  // namespace autotune

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/p2p/backoff.h"
+#include "common/message_memory.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -28,7 +29,7 @@ double coefficient(double ab, double norm2) {
 template <typename T>
 class Tree {
  public:
-  Tree(PointToPoint& transport, const WaitHook& on_wait, std::vector<T>& values,
+  Tree(PointToPoint& transport, const WaitHook& on_wait, MessageVector<T>& values,
        std::vector<int64_t> ends)
       : transport_(transport),
         on_wait_(on_wait),
@@ -58,7 +59,7 @@ class Tree {
     int64_t count() const { return end - begin; }
   };
 
-  static T* at(std::vector<T>& values, Range range) { return values.data() + range.begin; }
+  static T* at(MessageVector<T>& values, Range range) { return values.data() + range.begin; }
   static Range other_half(Range whole, Range half) {
     return half.begin == whole.begin ? Range{half.end, whole.end} : Range{whole.begin, half.begin};
   }
@@ -70,7 +71,7 @@ class Tree {
     const Range kept = lower ? Range{range.begin, middle} : Range{middle, range.end};
     const Range given = other_half(range, kept);
     exchange(rank_ ^ distance, at(values_, given), given, at(partners_, kept), kept);
-    std::vector<Dots> dots(ends_.size());
+    MessageVector<Dots> dots(ends_.size());
     for_each_tensor(kept, [&](size_t tensor, int64_t begin, int64_t end) {
       Dots& sum = dots[tensor];
       for (int64_t i = begin; i < end; ++i) {
@@ -95,8 +96,8 @@ class Tree {
 
   // Over the 2 * distance ranks around this one; every rank gets the same bits, since addition of
   // two numbers commutes.
-  void sum_over_group(std::vector<Dots>& dots, int distance) {
-    std::vector<Dots> received(dots.size());
+  void sum_over_group(MessageVector<Dots>& dots, int distance) {
+    MessageVector<Dots> received(dots.size());
     const auto bytes = static_cast<int64_t>(dots.size() * sizeof(Dots));
     for (int step = 1; step <= distance; step *= 2) {
       exchange_bytes(rank_ ^ step, dots.data(), bytes, received.data(), bytes);
@@ -120,7 +121,7 @@ class Tree {
     }
   }
 
-  static double value(const std::vector<T>& values, int64_t i) {
+  static double value(const MessageVector<T>& values, int64_t i) {
     return static_cast<double>(values[static_cast<size_t>(i)]);
   }
 
@@ -139,17 +140,16 @@ class Tree {
       transport_.send(peer, static_cast<const char*>(sent) + begin,
                       std::min(max_message_bytes, send_bytes - begin));
     }
-    Backoff backoff(on_wait_);
-    while (!transport_.test_all()) backoff.pause();
+    complete(transport_, on_wait_);
   }
 
   PointToPoint& transport_;
   const WaitHook& on_wait_;
   const int rank_;
   const int size_;
-  std::vector<T>& values_;
+  MessageVector<T>& values_;
   const std::vector<int64_t> ends_;  // of the tensors
-  std::vector<T> partners_;          // the partner's version of what this rank keeps
+  MessageVector<T> partners_;        // the partner's version of what this rank keeps
 };
 
 template <typename T>
@@ -158,7 +158,7 @@ void reduce(PointToPoint& transport, const WaitHook& on_wait, const std::vector<
   std::vector<int64_t> ends;
   int64_t count = 0;
   for (const Span& span : spans) ends.push_back(count += span.count);
-  std::vector<T> values(static_cast<size_t>(count));
+  MessageVector<T> values(static_cast<size_t>(count));
   const DataType work_type = sizeof(T) == sizeof(double) ? DataType::float64 : DataType::float32;
   T* next = values.data();
   for (const Span& span : spans) {

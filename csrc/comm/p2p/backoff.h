@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "comm/communicator.h"
+#include "comm/point_to_point.h"
 
 namespace autotune {
 
@@ -38,5 +39,16 @@ class Backoff {
   const WaitHook& on_wait_;
   int64_t tries_ = 0;
 };
+
+// Returns when all that is posted is complete. Where `on_wait` ends the wait, it is given up.
+inline void complete(PointToPoint& transport, const WaitHook& on_wait) {
+  Backoff backoff(on_wait);
+  try {
+    while (!transport.test_all()) backoff.pause();
+  } catch (...) {
+    transport.give_up();
+    throw;
+  }
+}
 
 }  // namespace autotune

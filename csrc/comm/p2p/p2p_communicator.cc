@@ -17,10 +17,7 @@ P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHo
       rank_(transport_->rank()),
       size_(transport_->size()) {}
 
-void P2pCommunicator::wait() {
-  Backoff backoff(on_wait_);
-  while (!transport_->test_all()) backoff.pause();
-}
+void P2pCommunicator::wait() { complete(*transport_, on_wait_); }
 
 void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                 double prescale, double postscale) {
@@ -41,11 +38,12 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
         exchange_small(piece, type, op, postscale);
         continue;
       }
-      post_reduce_scatter(piece, static_cast<size_t>(item), inbox_);
+      post_reduce_scatter(piece, static_cast<size_t>(item));
       wait();
-      reduce_own_slice(piece, type, op, postscale, inbox_);
+      reduce_own_slice(piece, type, op, postscale);
       post_allgather(piece, static_cast<size_t>(item));
       wait();
+      place_slices(piece, static_cast<size_t>(item));
     }
   }
 }
@@ -68,13 +66,12 @@ void P2pCommunicator::exchange_small(const Piece& piece, DataType type, ReduceOp
   scale(piece.data, piece.count, type, postscale, op == ReduceOp::average ? size_ : 1);
 }
 
-void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item,
-                                          std::vector<char>& inbox) {
+void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item) {
   const int64_t own_bytes =
       (slice_begin(piece.count, rank_ + 1) - slice_begin(piece.count, rank_)) *
       static_cast<int64_t>(item);
-  inbox.resize(std::max(inbox.size(), static_cast<size_t>(own_bytes * (size_ - 1))));
-  char* slot = inbox.data();
+  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(own_bytes * (size_ - 1))));
+  char* slot = inbox_.data();
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     transport_->receive(peer, slot, own_bytes);
@@ -90,30 +87,39 @@ void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item,
 }
 
 void P2pCommunicator::reduce_own_slice(const Piece& piece, DataType type, ReduceOp op,
-                                       double postscale, std::vector<char>& inbox) {
+                                       double postscale) {
   const int64_t begin = slice_begin(piece.count, rank_);
   const int64_t count = slice_begin(piece.count, rank_ + 1) - begin;
   char* own = piece.data + begin * static_cast<int64_t>(size_of(type));
-  combine_in_rank_order(own, inbox.data(), rank_, size_, count, type, op);
+  combine_in_rank_order(own, inbox_.data(), rank_, size_, count, type, op);
   scale(own, count, type, postscale, op == ReduceOp::average ? size_ : 1);
 }
 
+// The others' slices come into `inbox_` and go to the tensor when they are whole: nothing that a
+// script may use again is ever written by a message.
 void P2pCommunicator::post_allgather(const Piece& piece, size_t item) {
-  const auto range = [&](int slice) {
-    const int64_t begin = slice_begin(piece.count, slice);
-    const int64_t count = slice_begin(piece.count, slice + 1) - begin;
-    return std::pair{piece.data + begin * static_cast<int64_t>(item),
-                     count * static_cast<int64_t>(item)};
-  };
-  const auto [own, own_bytes] = range(rank_);
+  const auto bytes = static_cast<int64_t>(item);
+  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(piece.count * bytes)));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const auto [data, bytes] = range(peer);
-    transport_->receive(peer, data, bytes);
+    const int64_t begin = slice_begin(piece.count, peer);
+    transport_->receive(peer, inbox_.data() + begin * bytes,
+                        (slice_begin(piece.count, peer + 1) - begin) * bytes);
   }
+  const int64_t begin = slice_begin(piece.count, rank_);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) transport_->send(peer, own, own_bytes);
+    if (peer == rank_) continue;
+    transport_->send(peer, piece.data + begin * bytes,
+                     (slice_begin(piece.count, rank_ + 1) - begin) * bytes);
   }
+}
+
+void P2pCommunicator::place_slices(const Piece& piece, size_t item) {
+  const auto bytes = static_cast<int64_t>(item);
+  const int64_t begin = slice_begin(piece.count, rank_) * bytes;
+  const int64_t end = slice_begin(piece.count, rank_ + 1) * bytes;
+  copy_bytes(piece.data, inbox_.data(), begin);
+  copy_bytes(piece.data + end, inbox_.data() + end, piece.count * bytes - end);
 }
 
 void P2pCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) {
@@ -219,8 +225,10 @@ void P2pCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
     char* piece = static_cast<char*>(data) + begin;
     const int64_t length = std::min(piece_bytes, bytes - begin);
     if (relative != 0) {
-      transport_->receive(absolute(relative - lowest), piece, length);
+      inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(length)));
+      transport_->receive(absolute(relative - lowest), inbox_.data(), length);
       wait();
+      copy_bytes(piece, inbox_.data(), length);
     }
     for (int step = lowest >> 1; step > 0; step >>= 1) {
       if (relative + step < size_) transport_->send(absolute(relative + step), piece, length);

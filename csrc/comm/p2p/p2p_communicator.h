@@ -19,6 +19,7 @@
 
 #include "comm/communicator.h"
 #include "comm/point_to_point.h"
+#include "common/message_memory.h"
 
 namespace autotune {
 
@@ -50,10 +51,10 @@ class P2pCommunicator final : public Communicator {
   };
 
   void exchange_small(const Piece& piece, DataType type, ReduceOp op, double postscale);
-  void post_reduce_scatter(const Piece& piece, size_t item, std::vector<char>& inbox);
-  void reduce_own_slice(const Piece& piece, DataType type, ReduceOp op, double postscale,
-                        std::vector<char>& inbox);
+  void post_reduce_scatter(const Piece& piece, size_t item);
+  void reduce_own_slice(const Piece& piece, DataType type, ReduceOp op, double postscale);
   void post_allgather(const Piece& piece, size_t item);
+  void place_slices(const Piece& piece, size_t item);
   int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }
   void wait();
 
@@ -61,8 +62,8 @@ class P2pCommunicator final : public Communicator {
   WaitHook on_wait_;
   int rank_;
   int size_;
-  std::vector<char> inbox_;
-  std::vector<char> outbox_;
+  MessageVector<char> inbox_;
+  MessageVector<char> outbox_;
 };
 
 }  // namespace autotune

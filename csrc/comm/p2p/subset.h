@@ -27,6 +27,7 @@ class SubsetPointToPoint final : public PointToPoint {
     base_->receive(members_[static_cast<size_t>(peer)], data, bytes);
   }
   bool test_all() override { return base_->test_all(); }
+  void give_up() override { base_->give_up(); }
 
  private:
   std::shared_ptr<PointToPoint> base_;

@@ -6,6 +6,7 @@
 
 #include "common/copy.h"
 #include "common/errors.h"
+#include "common/message_memory.h"
 #include "common/reduce.h"
 
 namespace autotune {
@@ -295,9 +296,9 @@ struct Introduction {
   std::array<char, 64> segment_name;
 };
 
-std::vector<Introduction> introduce(Communicator& base, const Introduction& own) {
+MessageVector<Introduction> introduce(Communicator& base, const Introduction& own) {
   const auto size = static_cast<size_t>(base.size());
-  std::vector<Introduction> all(size);
+  MessageVector<Introduction> all(size);
   all[static_cast<size_t>(base.rank())] = own;
   base.allgather(all.data(), std::vector<int64_t>(size, sizeof(Introduction)));
   return all;
@@ -329,7 +330,7 @@ std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const
     why_not = error.what();
   }
   own.works = segment != nullptr;
-  const std::vector<Introduction> all = introduce(base, own);
+  const MessageVector<Introduction> all = introduce(base, own);
   if (!std::all_of(all.begin(), all.end(), [](const auto& rank) { return rank.works != 0; })) {
     if (why_not.empty()) why_not = "another rank cannot map the shared memory of rank 0";
     return nullptr;

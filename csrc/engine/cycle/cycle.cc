@@ -10,11 +10,13 @@ namespace autotune {
 
 namespace {
 
-std::string join(const std::vector<int>& ranks) {
-  std::string text;
-  for (int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return text;
-}
+// A wait that is longer than any that a healthy job has between two looks at who is there.
+constexpr auto long_wait = std::chrono::seconds(1);
+// A transfer that was waited for is only complete if no rank has given it up meanwhile: its sender
+// may use the memory again.
+constexpr auto doubtful_wait = std::chrono::milliseconds(100);
+// After a goodbye ranks end as they please, but none before what it sends has been taken.
+constexpr auto goodbye_patience = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -29,7 +31,8 @@ Cycle::Cycle(const EngineOptions& options, ControlPlane& control,
       submission_(submission),
       status_(status),
       params_(options.params),
-      stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now()),
+      stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now(),
+              options.host_names),
       executor_(&timeline) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, options.params, &timeline_);
   // Making communicators already communicates, and so calls on_wait(): all members are there.
@@ -42,11 +45,13 @@ void Cycle::run() {
   const auto start = Clock::now();
   const int64_t busy_before = counters.busy_ns();
   try {
-    if (exchange()) {
+    const bool heard = exchange();
+    if (heard) {
       counters.protocol_ns += (Clock::now() - start).count() - (counters.busy_ns() - busy_before);
       if (coordinator_) counters.skew_ns = coordinator_->skew().count();
     }
-    check_connections();
+    check_connections(start);
+    watch_coordinator(heard, start);
     check_device();
     executor_.write_device_timeline();
   } catch (const std::exception& error) {
@@ -114,6 +119,7 @@ void Cycle::collect() {
     timeline_.cycle();
     submission->clear_unannounced();
   }
+  has_operations_ = !submission->operations().empty();
   if (submission->shutdown_requested() && !shutdown_announced_) {
     shutdown_announced_ = true;
     new_list(submission->current_step()).shutdown = true;
@@ -167,6 +173,8 @@ void Cycle::handle_frames() {
         break;
       case FrameType::hello:
       case FrameType::goodbye:
+      case FrameType::ping:  // the control plane keeps them to itself
+      case FrameType::pong:
         break;
     }
   }
@@ -257,7 +265,11 @@ void Cycle::perform(const Work& work) {
     if (!moves_data(response.operation)) {
       agree(work);
     } else if (takes_part) {
+      performed_ = &work;
+      transfer_.restart();
       const double worst_error = executor_.run(work, params_);
+      if (transfer_.waited() >= doubtful_wait) hear_of_ends();
+      performed_ = nullptr;
       if (worst_error >= 0 && rank_ == 0) {
         const auto place = static_cast<size_t>(response.check);
         submission_.lock()->add_check(work.entries[place]->request->name, worst_error);
@@ -301,6 +313,7 @@ void Cycle::agree(const Work& work) {
 void Cycle::add_set(int32_t id, const ProcessSet& set) {
   if (set.contains(rank_)) {
     const WaitHook waiting = [this] { on_wait(); };
+    transfer_.restart();
     executor_.add_set(id, set, make_communicators_(set.ranks, waiting), waiting);
   }
   if (id != 0) submission_.lock()->add_set(id, set);
@@ -351,9 +364,10 @@ void Cycle::use_device(DeviceBackend backend) {
   status_.device = device;
 }
 
-Cycle::Clock::time_point Cycle::next_check(Clock::time_point now) const {
-  const bool may_stall = coordinator_ && coordinator_->has_pending() && stalls_.enabled();
-  return may_stall ? now + StallInspector::interval : Clock::time_point::max();
+Cycle::Clock::time_point Cycle::next_check(Clock::time_point now, bool in_flight) const {
+  const bool may_stall = coordinator_ ? coordinator_->has_pending() : in_flight;
+  if (may_stall && stalls_.enabled()) return now + StallInspector::interval;
+  return control_.has_other_hosts() ? now + ControlPlane::interval : Clock::time_point::max();
 }
 
 Cycle::Clock::time_point Cycle::next_device_timeline(Clock::time_point now) {
@@ -365,22 +379,93 @@ Cycle::Clock::time_point Cycle::next_device_timeline(Clock::time_point now) {
 
 // Called by the communicator while it waits.
 void Cycle::on_wait() {
+  hear_of_ends();
+  watch_transfer();
+}
+
+// Throws where the job has ended, or a rank.
+void Cycle::hear_of_ends() {
   control_.pump(frames_);
   for (const Frame& frame : frames_) {
     if (frame.type == FrameType::abort) throw EngineError(frame.payload);
     if (frame.type == FrameType::goodbye) saying_goodbye_ = true;
   }
-  check_connections();
+  check_connections(Clock::now());
   if (status_.abandon) throw EngineError("the engine was shut down while an operation was running");
 }
 
-void Cycle::check_connections() {
+// The first of the set that is there speaks for all.
+void Cycle::watch_transfer() {
+  const auto now = Clock::now();
+  const auto waited = transfer_.look(now);
+  if (waited < long_wait) return;
+  control_.ask(now);
+  const std::vector<int> ranks = ranks_of_performed();
+  const auto is_one_of = [](int rank, const auto& some) {
+    return std::find(some.begin(), some.end(), rank) != some.end();
+  };
+  for (int rank : ranks) {
+    if (waited < goodbye_patience || !is_one_of(rank, gone_)) continue;
+    throw EngineError(describe_performed() + " failed: rank " + stalls_.named({rank}) +
+                      " ended before it was done" + seen_here());
+  }
+  const std::vector<Silent> silent = control_.silent();
+  std::vector<int> silent_ranks;
+  for (const Silent& each : silent) silent_ranks.push_back(each.rank);
+  const auto first = std::find_if_not(ranks.begin(), ranks.end(),
+                                      [&](int rank) { return is_one_of(rank, silent_ranks); });
+  const bool is_first = first != ranks.end() && *first == rank_;
+  const std::string warning =
+      stalls_.check_transfer(describe_performed(), waited, silent, is_first);
+  if (!warning.empty()) log(LogLevel::warning, warning);
+}
+
+std::string Cycle::describe_performed() const {
+  if (performed_ == nullptr) return "the start of a process set";
+  const std::vector<TensorEntry*>& entries = performed_->entries;
+  const std::string first = describe(entries[0]->request);
+  if (entries.size() == 1) return first;
+  return first + " (with " + std::to_string(entries.size() - 1) + " more)";
+}
+
+std::vector<int> Cycle::ranks_of_performed() {
+  const auto submission = submission_.lock();
+  return submission->sets().find(performed_ ? performed_->response->process_set : 0)->ranks;
+}
+
+std::string Cycle::seen_here() const {
+  return " (seen on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ")";
+}
+
+// By other ranks: is it there?
+void Cycle::watch_coordinator(bool heard, Clock::time_point now) {
+  if (coordinator_) return;
+  if (heard || !has_operations_) return answer_.restart();
+  if (answer_.look(now) < long_wait) return;
+  control_.ask(now);
+  for (const Silent& each : control_.silent()) {
+    if (each.rank != 0) continue;
+    const std::string warning = stalls_.check_coordinator(each.seconds, rank_ == 1);
+    if (!warning.empty()) log(LogLevel::warning, warning);
+  }
+}
+
+void Cycle::check_connections(Clock::time_point now) {
+  const std::vector<int> lost = control_.take_lost_ranks(now);
   const std::vector<int> closed = control_.take_closed_ranks();
-  if (closed.empty() || status_.stopped || saying_goodbye_) return;
-  throw EngineError("rank " + join(closed) +
-                    " ended its process or lost its connection (seen on rank " +
-                    std::to_string(rank_) + " of " + std::to_string(size_) +
-                    "); look for its error message above this one");
+  if ((closed.empty() && lost.empty()) || status_.stopped) return;
+  if (saying_goodbye_) {
+    gone_.insert(gone_.end(), closed.begin(), closed.end());
+    gone_.insert(gone_.end(), lost.begin(), lost.end());
+    return;
+  }
+  if (!lost.empty()) {
+    throw EngineError("no sign of life from the host of rank " + stalls_.named(lost) + " for " +
+                      std::to_string(Connection::lost_after.count()) + " s" + seen_here() +
+                      "; is it down, or the network between?");
+  }
+  throw EngineError("rank " + stalls_.named(closed) + " ended its process or lost its connection" +
+                    seen_here() + "; look for its error message above this one");
 }
 
 void Cycle::fail_everything(const std::string& reason, bool fatal) {

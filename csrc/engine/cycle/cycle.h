@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/choose.h"
+#include "common/message_memory.h"
 #include "control/control.h"
 #include "engine/execute/executor.h"
 #include "engine/guarded.h"
@@ -43,7 +44,8 @@ class Cycle {
   // Response lists so far.
   uint64_t processed() const { return processed_; }
   // When something here wants a turn though nothing is announced and heard; `max`: never.
-  Clock::time_point next_check(Clock::time_point now) const;
+  // `in_flight`: operations of this rank are.
+  Clock::time_point next_check(Clock::time_point now, bool in_flight) const;
   // The same of the GPU's timeline.
   Clock::time_point next_device_timeline(Clock::time_point now);
 
@@ -59,7 +61,7 @@ class Cycle {
   // Stand in for tensors while this rank has joined.
   struct Zeros {
     std::deque<TensorEntry> entries;
-    std::deque<std::vector<char>> memory;
+    std::deque<MessageVector<char>> memory;
   };
 
   bool exchange();
@@ -82,7 +84,13 @@ class Cycle {
   void complete(const Work& work);
   void end(Submission& submission, TensorEntry& entry, const std::string& error);
   void on_wait();
-  void check_connections();
+  void hear_of_ends();
+  void watch_transfer();
+  std::string describe_performed() const;
+  std::vector<int> ranks_of_performed();
+  std::string seen_here() const;
+  void watch_coordinator(bool heard, Clock::time_point now);
+  void check_connections(Clock::time_point now);
   void check_device();
 
   const int rank_;
@@ -114,7 +122,12 @@ class Cycle {
 
   // What is performed.
   Executor executor_;
-  std::vector<Work> works_;  // of the response list that is being processed
+  std::vector<Work> works_;          // of the response list that is being processed
+  const Work* performed_ = nullptr;  // the one of them that is under way
+  WaitWatch transfer_;               // how long it has been
+  WaitWatch answer_;             // how long the coordinator has said nothing to what is in flight
+  bool has_operations_ = false;  // in flight, as `collect` has seen
+  std::vector<int> gone_;        // ranks that ended after the goodbye
   Zeros zeros_;
   Clock::time_point device_checked_{};
 };

@@ -15,7 +15,7 @@ namespace {
 void make_result(TensorEntry& entry, int64_t rows) {
   Handle& handle = *entry.handle;
   handle.result_bytes = rows * row_bytes_of(entry.request);
-  handle.result.reset(new char[static_cast<size_t>(handle.result_bytes)]);
+  handle.result.reset(new char[static_cast<size_t>(handle.result_bytes)], MessageDeleter());
   handle.result_shape = entry.request->shape;
   handle.result_shape[0] = rows;
 }

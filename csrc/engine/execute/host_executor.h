@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "common/message_memory.h"
 #include "engine/execute/layout.h"
 #include "engine/execute/members.h"
 #include "engine/operation/counters.h"
@@ -39,7 +40,7 @@ class HostExecutor {
     char* reserve(int64_t bytes);
 
    private:
-    std::unique_ptr<char[]> data_;
+    std::unique_ptr<char[], MessageDeleter> data_;
     int64_t capacity_ = 0;
   };
 

@@ -56,7 +56,7 @@ double ResultCheck::error_of_rows(Communicator& plain) const {
   const int64_t row_bytes = rows == 0 ? 0 : entry_.handle->result_bytes / rows;
   std::vector<int64_t> bytes;
   for (int64_t count : item_.rows) bytes.push_back(count * row_bytes);
-  std::vector<char> all(static_cast<size_t>(rows * row_bytes));
+  MessageVector<char> all(static_cast<size_t>(rows * row_bytes));
   const int64_t before = std::accumulate(bytes.begin(), bytes.begin() + plain.rank(), int64_t{0});
   std::copy_n(copy_.begin(), bytes[own], all.begin() + before);
   plain.allgather(all.data(), bytes);
@@ -81,7 +81,8 @@ double ResultCheck::rounding_error(Communicator& plain, DataType work_type) {
   const ReduceOp op = response_.reduce_op;
   const int64_t count = entry_.request->count();
   const auto length = static_cast<size_t>(count);
-  std::vector<T> expected(length), seen(length), magnitude(length);
+  std::vector<T> expected(length), seen(length);
+  MessageVector<T> magnitude(length);
   convert(magnitude.data(), work_type, copy_.data(), type, count);
   for (T& x : magnitude) x = std::abs(x);
   const bool adds_up = op == ReduceOp::sum || op == ReduceOp::average;

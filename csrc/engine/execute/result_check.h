@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "common/message_memory.h"
 #include "engine/operation/tensor.h"
 
 namespace autotune {
@@ -30,7 +31,7 @@ class ResultCheck {
   const Response& response_;
   const ResponseItem& item_;
   const TensorEntry& entry_;
-  std::vector<char> copy_;
+  MessageVector<char> copy_;
 };
 
 }  // namespace autotune

@@ -220,6 +220,7 @@ def _run(
         if isinstance(error, _engine.InvalidRequest):
             raise ValueError(str(error)) from None
         if isinstance(error, _engine.EngineError):
+            handles.keep_for_messages((tensor, output))
             raise HorovodInternalError(str(error)) from None
         raise
     if done:

@@ -1,0 +1,75 @@
+"""A rank that is stopped inside a transfer: it is named, it may go on, or the job ends in time."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.commands import Commands, wait_until
+
+PEERS = Path(__file__).with_name("peers.py")
+ONE_PER_HOST = 'HOROVOD_HOSTNAME=host-$OMPI_COMM_WORLD_RANK exec "$@"'
+HOSTS = {"one host": [], "a host each": ["sh", "-c", ONE_PER_HOST, "sh"]}
+
+
+def start(commands: Commands, hosts: str, **environ: str) -> subprocess.Popen[str]:
+    words = ["mpirun", "-n", "3", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *HOSTS[hosts]]
+    words += [sys.executable, str(PEERS), "transfer", str(commands.folder)]
+    return commands.start(*words, **environ)
+
+
+def stop(folder: Path, rank: int) -> int:
+    """Stop a rank some steps after all have started and return its process."""
+    files = [folder / f"pid-{each}" for each in range(3)]
+    wait_until(lambda: all(file.exists() for file in files), 120)
+    time.sleep(1)
+    number = int(files[rank].read_text())
+    os.kill(number, signal.SIGSTOP)
+    return number
+
+
+def host_of(rank: int, hosts: str) -> str:
+    return socket.gethostname() if hosts == "one host" else f"host-{rank}"
+
+
+@pytest.mark.parametrize(("rank", "hosts"), [(0, "a host each"), (2, "one host")])
+def test_a_rank_stopped_in_a_transfer_is_named_and_the_job_ends_at_the_shutdown_time(
+    rank: int, hosts: str, commands: Commands
+) -> None:
+    times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "8", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
+    process = start(commands, hosts, **times)
+    stopped = stop(commands.folder, rank)
+    try:
+        _, err = process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            os.kill(stopped, signal.SIGCONT)
+    assert process.returncode != 0
+    named = f"rank {rank} on {host_of(rank, hosts)} (of 3)"
+    warning = rf"WARNING rank \d: allreduce '.*' has been under way .*{re.escape(named)}"
+    assert re.search(warning, err), err
+    survivors = [each for each in range(3) if each != rank]
+    errors = [(commands.folder / f"error-{each}").read_text() for each in survivors]
+    assert all(named in text for text in errors), errors
+
+
+def test_a_rank_that_is_stopped_and_goes_on_is_only_warned_of(
+    commands: Commands,
+) -> None:
+    process = start(commands, "a host each", HOROVOD_STALL_CHECK_TIME_SECONDS="8")
+    stopped = stop(commands.folder, 1)
+    time.sleep(20)
+    os.kill(stopped, signal.SIGCONT)
+    (commands.folder / "enough").touch()
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))
+    assert re.search(r"WARNING rank 0: .*rank 1 on host-1", err), err
