@@ -80,8 +80,13 @@ def run_tier(tier: Tier, environ: Mapping[str, str], *, by_name: bool) -> Counts
 
 
 def test_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``environ`` with one thread per rank and, for root only, MPI's permission to run."""
+    """Return ``environ`` with one thread per rank and, for root only, MPI's permission to run.
+
+    Bytecode is kept, whatever ``environ`` says: the tests start hundreds of processes, and each
+    would compile the same modules.
+    """
     result = {name: value for name, value in environ.items() if not name.startswith("HOROVOD_")}
+    result.pop("PYTHONDONTWRITEBYTECODE", None)
     result["OMP_NUM_THREADS"] = "1"
     result["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")])
     if os.getuid() == 0:

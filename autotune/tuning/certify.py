@@ -42,6 +42,8 @@ HABIT, CLEAR_HABIT = 4, 3.0
 """From so many slow steps on they may be a habit of one of the settings, and count in the claimed
 gain if its pairs differ in them by so many standard errors."""
 SMALLEST_SPREAD = 1e-6
+SETTLED = 1e-10
+"""Step of the middle, in robust standard deviations, below which it stays where it is."""
 LARGEST = 20.0
 """Largest log-ratio that is printed as a gain."""
 
@@ -111,8 +113,10 @@ def middle(log_ratios: Sequence[float]) -> tuple[float, float]:
     half = HUBER * scale
     for _ in range(50):
         drawn = np.clip(values - centre, -half, half)
-        centre += float(drawn.mean())
-    drawn = np.clip(values - centre, -half, half)
+        step = float(drawn.mean())
+        centre += step
+        if abs(step) < SETTLED * scale:
+            break
     share = max(float(np.mean(np.abs(drawn) < half)), 1 / n)
     return centre, math.sqrt(float(np.square(drawn).sum()) / (n - 1) / n) / share
 

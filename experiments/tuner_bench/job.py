@@ -6,12 +6,12 @@ said in ``speed``.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
 from claims import Claim
 from kinds import KINDS, STATIONARY, Kind
-from scipy.signal import lfilter
 from speed import Clock
 from surfaces import FloatArray, Surface
 
@@ -39,8 +39,10 @@ class Noise:
 
     def _more(self) -> FloatArray:
         white = self._rng.standard_normal(CHUNK) * np.sqrt(1 - CORRELATION**2)
-        start = np.array([CORRELATION * self._last])
-        correlated, _ = lfilter([1.0], [1.0, -CORRELATION], white, zi=start)
+        series = itertools.accumulate(
+            white.tolist(), lambda last, new: new + CORRELATION * last, initial=self._last
+        )
+        correlated = np.array(list(series)[1:])
         self._last = float(correlated[-1])
         slow = self._rng.random(CHUNK) < 1 / SLOW_EVERY
         factors = np.maximum(1 + self._cv * correlated, 0.2)

@@ -68,16 +68,18 @@ def lint(environ: Environ) -> Counts:
     )
 
 
-def pytest(folder: str, environ: Environ, limit_s: float) -> Counts:
-    """Run the tests of tests/``folder`` in one process."""
+def pytest(folder: str, environ: Environ, limit_s: float, *options: str) -> Counts:
+    """Run the tests of tests/``folder``, in one process unless ``options`` say otherwise."""
     report = _fresh(folder)[0].with_suffix(".xml")
     command = [sys.executable, "-m", "pytest", f"tests/{folder}", "-q", f"--junitxml={report}"]
-    code = run(command, environ, limit_s)
+    code = run([*command, *options], environ, limit_s)
     return read_junit([report] if report.exists() else [], code, folder)
 
 
 def unit(environ: Environ) -> Counts:
-    return pytest("unit", environ, 300)
+    """Run tests/unit on up to four cores; a core that is through takes tests from another."""
+    cores = min(4, os.cpu_count() or 1)
+    return pytest("unit", environ, 300, "-n", str(cores), "--dist", "worksteal")
 
 
 def e2e(environ: Environ) -> Counts:

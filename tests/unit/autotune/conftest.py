@@ -71,6 +71,7 @@ class Job:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(1000 + self.seed)
         self._correlated = 0.0
+        self._payload_bytes = sum(size for _, size in self.operations)
         self._applies: list[tuple[int, Apply]] = []
         self._epochs = EpochLedger(self.params.as_dict())
         self.spoil: Callable[[StepRecord], Sequence[StepRecord]] = lambda record: [record]
@@ -95,7 +96,7 @@ class Job:
             step=self.steps,
             count=1,
             duration_us=1000 * time_ms,
-            payload_bytes=sum(size for _, size in self.operations),
+            payload_bytes=self._payload_bytes,
             exposed_us=1000 * exposed_ms,
             epoch=self.epoch,
             signature=TRAINING,
@@ -173,13 +174,13 @@ def finished_job(surface: str, seed: int = 0) -> Job:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def finished():
     """``finished("bowl", 3)``: a job that was tuned to the end; shared, to be read only."""
     return finished_job
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def job():
     """Factory: ``job("bowl", seed=3)``."""
 
@@ -190,7 +191,7 @@ def job():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tuner():
     """Factory: a tuner of a job on one host with two ranks; a short one, unless told otherwise."""
 

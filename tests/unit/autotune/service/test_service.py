@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,6 +117,12 @@ class Runtime:
         self.receive_all()
         return self.process.wait(PATIENCE_S)
 
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
 
 @pytest.fixture
 def runtime(job):
@@ -127,10 +134,65 @@ def runtime(job):
 
     yield start
     for each in running:
-        each.process.kill()
-        each.process.wait()
-        each.process.stdin.close()
-        each.process.stdout.close()
+        each.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lived:
+    """What is known of a service without a log that has ended.
+
+    Attributes:
+        runtime: Its other end, with all that was said.
+        code: Its exit code.
+        nice: The nice values of its threads while it tuned, once what imports was through.
+    """
+
+    runtime: Runtime
+    code: int
+    nice: set[int]
+
+
+@pytest.fixture(scope="module")
+def lived(job) -> Lived:
+    """One that was sent garbage and Ctrl-C before it tuned: it costs a second to start one."""
+    service = Runtime(job("bowl"))
+    try:
+        service.greet()
+        service.process.stdin.write(b"not json\n{}\n\n")
+        service.process.send_signal(signal.SIGINT)
+        service.train(until=lambda: len(service.of(Progress)) >= 2)
+        own = {min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE)}
+        deadline = time.monotonic() + PATIENCE_S
+        while nice_values(service.process.pid) != own and time.monotonic() < deadline:
+            time.sleep(0.05)
+        nice = nice_values(service.process.pid)
+        return Lived(runtime=service, code=service.end(), nice=nice)
+    finally:
+        service.close()
+
+
+def nice_values(pid):
+    """Return the nice values of the threads of a process."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {int(stat.rsplit(")", 1)[1].split()[16]) for stat in stats}
+
+
+def test_once_it_tunes_every_thread_has_the_low_priority(lived):
+    assert lived.nice == {min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE)}
+
+
+def test_without_a_log_it_tunes_and_says_so(lived):
+    texts = lived.runtime.texts()
+    assert "without a log" in texts and "HOROVOD_AUTOTUNE_LOG" in texts
+    assert "unfinished" in texts and "goes on from here" not in texts
+
+
+def test_garbage_between_messages_is_reported_and_ignored(lived):
+    assert "ignored" in lived.runtime.texts() and lived.runtime.has(Progress)
+
+
+def test_ctrl_c_is_left_to_the_job(lived):
+    assert lived.code == 0
 
 
 def test_tunes_a_job_to_the_end_and_logs_it(runtime, tmp_path):
@@ -237,24 +299,6 @@ def test_nothing_heavy_is_imported_before_ready():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def nice_values(pid):
-    """Return the nice values of the threads of a process."""
-    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    return {int(stat.rsplit(")", 1)[1].split()[16]) for stat in stats}
-
-
-def test_once_it_tunes_every_thread_has_the_low_priority(runtime):
-    service = runtime()
-    service.greet()
-    service.train(until=lambda: service.has(Progress))
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    deadline = time.monotonic() + PATIENCE_S  # the one that imports ends when it is through
-    while len(nice_values(service.process.pid)) > 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert nice_values(service.process.pid) == {min(19, own + NICE)}
-    assert service.end() == 0
-
-
 @pytest.mark.parametrize("oversubscribed", [True, False])
 def test_steps_made_during_imports_are_not_read_where_ranks_fill_the_cores(job, oversubscribed):
     told = []
@@ -276,15 +320,6 @@ def test_steps_made_during_imports_are_not_read_where_ranks_fill_the_cores(job, 
     for _ in range(3):
         service._take(steps)
     assert told == ([True, True, False, False] if oversubscribed else 4 * [False])
-
-
-def test_without_a_log_it_tunes_and_says_so(runtime):
-    service = runtime()
-    service.greet()
-    service.train(until=lambda: len(service.of(Progress)) >= 2)
-    assert "without a log" in service.texts() and "HOROVOD_AUTOTUNE_LOG" in service.texts()
-    assert service.end() == 0
-    assert "unfinished" in service.texts() and "goes on from here" not in service.texts()
 
 
 def test_closed_input_is_the_end(runtime, tmp_path):
@@ -358,22 +393,6 @@ def test_nothing_to_tune_is_said_before_the_first_step(runtime, hello):
     while not service.has(Done):
         service.receive()
     assert "nothing to tune" in service.of(Done)[0].text and not service.has(Apply)
-    assert service.end() == 0
-
-
-def test_garbage_between_messages_is_reported_and_ignored(runtime):
-    service = runtime()
-    service.greet()
-    service.process.stdin.write(b"not json\n{}\n\n")
-    service.train(until=lambda: service.has(Progress))
-    assert "ignored" in service.texts()
-
-
-def test_ctrl_c_is_left_to_the_job(runtime):
-    service = runtime()
-    service.greet()
-    service.process.send_signal(signal.SIGINT)
-    service.train(until=lambda: service.has(Progress))
     assert service.end() == 0
 
 

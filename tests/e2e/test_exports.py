@@ -22,7 +22,7 @@ def test_every_exported_name_exists_and_is_sorted() -> None:
 
 
 def test_every_call_that_the_documents_name_exists() -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     for document in (root / "README.md", *(root / "docs").glob("*.md")):
         for path in re.findall(r"\bhvd((?:\.\w+)+)", document.read_text(encoding="utf-8")):
             found = hvd
