@@ -138,6 +138,18 @@ def _negotiation(report: TimelineReport) -> Iterator[Finding]:
     )
 
 
+def _cache(report: TimelineReport) -> Iterator[Finding]:
+    """Say where more tensors come again than the response cache holds."""
+    capacity = report.cache_capacity
+    repeated = sum(sums.count > 1 for sums in report.tensors.values())
+    if capacity and repeated > capacity:
+        yield Finding(
+            key="cache",
+            text=f"The response cache holds {capacity:,} of {repeated:,} tensors that come again.",
+            advice=f"Set HOROVOD_CACHE_CAPACITY >= {1 << (repeated - 1).bit_length()}.",
+        )
+
+
 def _late_rank(report: TimelineReport) -> Iterator[Finding]:
     if not report.late:
         yield Finding(
@@ -226,6 +238,7 @@ _FINDERS: tuple[Callable[[TimelineReport], Iterator[Finding]], ...] = (
     _total,
     _start,
     _negotiation,
+    _cache,
     _late_rank,
     _idle,
     _backends,

@@ -119,7 +119,15 @@ class TimelineReport:
     @property
     def threshold_bytes(self) -> int | None:
         """Return the fusion threshold in force at the end, None if the file does not say."""
-        value = self.parameters[-1].get("fusion_threshold_bytes") if self.parameters else None
+        return self._in_force("fusion_threshold_bytes")
+
+    @property
+    def cache_capacity(self) -> int | None:
+        """Return the cache's capacity in force at the end, None if the file does not say."""
+        return self._in_force("cache_capacity")
+
+    def _in_force(self, name: str) -> int | None:
+        value = self.parameters[-1].get(name) if self.parameters else None
         return value if isinstance(value, int) else None
 
     def as_dict(self) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def shutdown() -> None:
         for process_set in job.process_sets.values():
             process_set.detach()
         job.tuner.finish()
+        job.advise_at_the_end()
         try:
             job.engine.shutdown()
         except _engine.EngineError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from horovod import _engine
-from horovod.common import mpi, timeline
+from horovod.common import advice, mpi, timeline
 from horovod.common.process_set import (
     ProcessSet,
     agree_static_sets,
@@ -78,6 +78,23 @@ class Job:
     settings: Settings
     tuner: TunerLink
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)
+    is_cache_advised: bool = False
+
+    def advise_on_cache(self, tensors: int) -> None:
+        """**Local.** Say once, on rank 0, that a training step has more than the cache holds.
+
+        Where the tuner runs it finds the capacity by itself.
+        """
+        text = advice.on_cache(tensors, self.engine.params().cache_capacity)
+        if text and self.topology.rank == 0 and not self.settings["HOROVOD_AUTOTUNE"]:
+            if not self.is_cache_advised:
+                logger.warning("%s", text)
+            self.is_cache_advised = True
+
+    def advise_at_the_end(self) -> None:
+        """**Local.** Say what the training steps of a job without wrapped optimizers showed."""
+        if self.topology.size > 1 and not self.engine.failed:
+            self.advise_on_cache(advice.tensors_of_step(*self.engine.drain_steps()))
 
     def register(self, process_set: ProcessSet, ranks: Sequence[int]) -> None:
         """**Collective.** Make a process set of ``ranks`` in the engine.
@@ -220,7 +237,7 @@ def _configure_logging(parsed: Settings) -> None:
 
 
 def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
-    """Say on rank 0 which settings have no effect, or another one than the user may think."""
+    """Say on rank 0 which settings have no effect, an unexpected one, or make the job slow."""
     _configure_logging(parsed)
     if topology.rank != 0:
         return
@@ -233,6 +250,14 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
         if parsed[name] and (topology.cross_size == 1 or alone):
             place = "all ranks are on one host" if topology.cross_size == 1 else "one rank per host"
             logger.warning("%s=1 has no effect: %s", name, place)
+    text = advice.on_threads(
+        os.environ.get(advice.THREADS, ""),
+        local_size=topology.local_size,
+        cores=os.cpu_count() or 1,
+        own_cores=len(os.sched_getaffinity(0)),
+    )
+    if text:
+        logger.warning("%s", text)
 
 
 def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _engine.Engine:

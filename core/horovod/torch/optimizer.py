@@ -87,6 +87,8 @@ def DistributedOptimizer(
     communicates = bool(process_set.included()) and process_set.size() != 1 and basics.size() > 1
     lists = parameter_groups(groups, names, process_set if communicates else None)
 
+    if communicates:
+        basics.job().advise_on_cache(len(names))
     number = autotuning.register_optimizer(replaced_optimizer(names))
     operation_names = OperationNames(number, names, process_set.process_set_id)
     attributes: dict[str, Any] = {
