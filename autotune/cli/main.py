@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     timeline.add_argument(
         "--format", choices=["text", "json"], default="text", help="default: text"
     )
-    timeline.add_argument("--plot", metavar="SVG", help="draw each step's phases and late ranks")
+    timeline.add_argument("--plot", metavar="FILE", help="draw each step: .svg, .png, .pdf")
     return parser
 
 

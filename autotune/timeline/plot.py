@@ -1,81 +1,84 @@
-"""A picture of the steps: phases as stacked bars, and by how much which rank was late.
-
-SVG, written here: no plotting library is needed. The colours follow the reader's light or dark
-setting.
-"""
+"""A picture of the steps: phases as stacked bars, and by how much which rank was late."""
 
 from __future__ import annotations
 
 import math
-from html import escape
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import TimelineError
-from autotune.timeline.findings import duration
 from autotune.timeline.phases import Phase
 from autotune.timeline.report import TimelineReport
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 BARS = 60
 """Neighbouring steps share a bar when there are more."""
+NEEDS = "needs matplotlib: pip install 'hvd-autotune[report]'"
 
-_WIDTH, _LEFT, _RIGHT = 900, 70, 20
-_TOP, _HEIGHT, _GAP, _LATE_HEIGHT = 96, 240, 64, 100
-_PANEL = _TOP + _HEIGHT + _GAP + _LATE_HEIGHT + 40
-_PLOT_WIDTH = _WIDTH - _LEFT - _RIGHT
-
-# Colour-blind safe (Okabe and Ito); by phase: light, dark.
+# Colour-blind safe (Okabe and Ito).
 _COLOURS = {
-    Phase.TRANSFER: ("#0072b2", "#56a8de"),
-    Phase.COPIES: ("#56b4e9", "#9bd4f5"),
-    Phase.QUEUE: ("#009e73", "#3cc79d"),
-    Phase.DATA: ("#f0e442", "#f0e442"),
-    Phase.PROTOCOL: ("#cc79a7", "#dd9cc0"),
-    Phase.NEGOTIATION: ("#e69f00", "#f0b63c"),
-    Phase.LAST_RANK: ("#d55e00", "#ee8434"),
-    Phase.IDLE: ("#d9d9d9", "#4a4a4a"),
+    Phase.TRANSFER: "#0072b2",
+    Phase.COPIES: "#56b4e9",
+    Phase.QUEUE: "#009e73",
+    Phase.DATA: "#f0e442",
+    Phase.PROTOCOL: "#cc79a7",
+    Phase.NEGOTIATION: "#e69f00",
+    Phase.LAST_RANK: "#d55e00",
+    Phase.IDLE: "#d9d9d9",
 }
-_RANK_COLOURS = (
-    ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    ("#56a8de", "#ee8434", "#3cc79d", "#dd9cc0", "#f0b63c", "#9bd4f5"),
-)  # light, dark
+_RANK_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_RANKS_NAMED = 6
 _TITLE_LENGTH = 70
-_STYLE = "text{font:12px sans-serif}.title{font-size:15px}"
+_SIZE = (9.0, 4.6)
+"""Inches of one file's panel."""
 
 
 def save(reports: list[TimelineReport], path: str) -> None:
-    """Write the picture of ``reports``, one panel each.
+    """Write the picture of ``reports``, one panel each; the file's ending says the format.
 
     Raises:
-        TimelineError: No file has steps, or ``path`` cannot be written.
+        TimelineError: No file has steps, ``path`` cannot be written or has an ending that is no
+            picture's, or matplotlib is missing.
     """
     for report in reports:
         if not len(report.steps):
             raise TimelineError(f"{report.path}: no steps to draw")
-    content = draw(reports)
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(content)
+        import matplotlib
+    except ImportError:
+        raise TimelineError(f"--plot {NEEDS}") from None
+    fixed: Any = {"svg.hashsalt": "timeline", "svg.fonttype": "none", "text.parse_math": False}
+    try:
+        with matplotlib.rc_context(fixed):
+            draw(reports).savefig(path, metadata=_without_date(path))
     except OSError as error:
         raise TimelineError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:
+        raise TimelineError(f"{path}: cannot be drawn ({error})") from None
 
 
-def draw(reports: list[TimelineReport]) -> str:
-    """Return the picture as SVG text; panels share one scale."""
+def draw(reports: list[TimelineReport]) -> Figure:
+    """Return the picture; panels share their scales."""
+    from matplotlib.figure import Figure
+
     bars = [_bars(report) for report in reports]
     top_us = max(_top([sum(bar[0]) for bar in all_of_one]) for all_of_one in bars)
     late_us = max(_top([bar[2] for bar in all_of_one if bar[2] > 0]) for all_of_one in bars)
-    height = _PANEL * len(reports)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" role="img">',
-        f"<style>{_STYLE}{_theme(0)}@media (prefers-color-scheme: dark){{{_theme(1)}}}</style>",
-        f'<rect class="back" width="{_WIDTH}" height="{height}"/>',
-    ]
-    for number, (report, all_of_one) in enumerate(zip(reports, bars, strict=True)):
-        parts.append(f'<g transform="translate(0 {number * _PANEL})">')
-        parts += _panel(report, all_of_one, top_us, late_us)
-        parts.append("</g>")
-    return "\n".join([*parts, "</svg>", ""])
+    width, height = _SIZE
+    figure = Figure(figsize=(width, height * len(reports)), layout="constrained")
+    panels = figure.subfigures(len(reports), 1, squeeze=False)[:, 0]
+    for panel, report, all_of_one in zip(panels, reports, bars, strict=True):
+        panel.suptitle(f"{_short(report.path)}: where each step's time goes", fontsize=11)
+        above, below = panel.subplots(2, 1, sharex=True, height_ratios=(5, 2))
+        _draw_phases(above, report, all_of_one, top_us)
+        _draw_late(below, all_of_one, late_us)
+        below.set_xticks([])
+        below.set_xlim(0.4, len(all_of_one) + 0.6)
+        below.set_xlabel(_unit(report, all_of_one, top_us))
+    return figure
 
 
 _Bar = tuple[list[float], int, float]  # phases, rank that was late most, by how much
@@ -101,20 +104,12 @@ def _top(lengths: list[float]) -> float:
     return min(max(lengths), 3 * median(lengths)) if lengths else 0.0
 
 
-def _panel(report: TimelineReport, bars: list[_Bar], top_us: float, late_us: float) -> list[str]:
+def _unit(report: TimelineReport, bars: list[_Bar], top_us: float) -> str:
     each = math.ceil(len(report.steps) / BARS)
     unit = "step" if each == 1 else f"{each} steps (mean)"
-    parts = [_text(_LEFT, 24, f"{_short(report.path)}: where each step's time goes", "title")]
-    parts += _legend(report)
-    parts += _axis(_TOP, _HEIGHT, top_us)
-    width = _PLOT_WIDTH / len(bars)
-    for number, (phases, _, _) in enumerate(bars):
-        parts += _stack(_LEFT + number * width, width * 0.86, phases, top_us)
-    bottom = _TOP + _HEIGHT
     cut = sum(sum(phases) > top_us for phases, _, _ in bars)
     note = f"; longer than shown: {cut}" if cut else ""
-    parts.append(_text(_LEFT, bottom + 18, f"one bar: one {unit}, from left to right{note}"))
-    return parts + _late_panel(bars, bottom + _GAP, width, late_us)
+    return f"one bar: one {unit}, from left to right{note}"
 
 
 def _short(path: str) -> str:
@@ -122,76 +117,43 @@ def _short(path: str) -> str:
     return path if len(path) <= _TITLE_LENGTH else "..." + path[-_TITLE_LENGTH:]
 
 
-def _stack(x: float, width: float, phases: list[float], top_us: float) -> list[str]:
-    parts, y = [], float(_TOP + _HEIGHT)
-    for phase in Phase:
-        height = min(phases[phase] / (top_us or 1.0) * _HEIGHT, y - _TOP)
-        if height <= 0:
-            continue
-        y -= height
-        hint = f"<title>{phase.label}: {duration(phases[phase])}</title>"
-        parts.append(_box(x, y, width, height, f"p{phase.value}", hint))
-    return parts
-
-
-def _late_panel(bars: list[_Bar], top: float, width: float, late_us: float) -> list[str]:
-    if late_us <= 0:
-        return [_text(_LEFT, top, "late ranks: unknown or none")]
-    ranks = sorted({bar[1] for bar in bars if bar[1] >= 0})
-    parts = [_text(_LEFT, top - 8, "the last rank of each step, and how late it was:")]
-    for place, rank in enumerate(ranks[:6]):
-        x = _LEFT + 290.0 + 80 * place
-        parts += [_box(x, top - 18, 10, 10, f"r{rank % 6}"), _text(x + 14, top - 8, f"rank {rank}")]
-    parts += _axis(top, _LATE_HEIGHT, late_us)
-    for number, (_, rank, late) in enumerate(bars):
-        height = min(late / late_us, 1.0) * _LATE_HEIGHT
-        if rank >= 0 and height > 0:
-            x, y = _LEFT + number * width, top + _LATE_HEIGHT - height
-            hint = f"<title>rank {rank}: {duration(late)}</title>"
-            parts.append(_box(x, y, width * 0.86, height, f"r{rank % 6}", hint))
-    return parts
-
-
-def _legend(report: TimelineReport) -> list[str]:
-    parts, x, y = [], float(_LEFT), 40
+def _draw_phases(axes: Axes, report: TimelineReport, bars: list[_Bar], top_us: float) -> None:
+    places, floor = range(1, len(bars) + 1), [0.0] * len(bars)
     for phase in Phase:
         if not any(report.steps.phases[phase]):
             continue
-        length = 30 + 6.6 * len(phase.label)
-        if x + length > _WIDTH:
-            x, y = _LEFT, y + 18
-        parts += [_box(x, y, 10, 10, f"p{phase.value}"), _text(x + 14, y + 10, phase.label)]
-        x += math.ceil(length)
-    return parts
+        heights = [phases[phase] / 1000 for phases, _, _ in bars]
+        axes.bar(places, heights, 0.86, floor, color=_COLOURS[phase], label=phase.label)
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    axes.set_ylabel("ms")
+    _finish(axes, top_us)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=4, fontsize=8, frameon=False)
 
 
-def _axis(top: float, height: float, end_us: float) -> list[str]:
-    parts = []
-    for part in range(5):
-        y = top + height * (1 - part / 4)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
-        text = duration(end_us * part / 4) if part else "0"
-        parts.append(_text(_LEFT - 8, y + 4, text, "end"))
-    return parts
+def _draw_late(axes: Axes, bars: list[_Bar], late_us: float) -> None:
+    axes.set_title("the last rank of each step, and how late it was", fontsize=9, loc="left")
+    if late_us <= 0:
+        axes.text(0.5, 0.5, "unknown, or none", transform=axes.transAxes, ha="center", va="center")
+        axes.set_yticks([])
+        return
+    ranks = sorted({bar[1] for bar in bars if bar[1] >= 0})
+    for rank in ranks:
+        shown = [(n, late / 1000) for n, (_, last, late) in enumerate(bars, 1) if last == rank]
+        places, heights = zip(*shown, strict=True)
+        label = f"rank {rank}" if rank in ranks[:_RANKS_NAMED] else None
+        axes.bar(places, heights, 0.86, color=_RANK_COLOURS[rank % 6], label=label)
+    axes.set_ylabel("ms late")
+    _finish(axes, late_us)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=6, fontsize=8, frameon=False)
 
 
-def _box(x: float, y: float, width: float, height: float, kind: str, inside: str = "") -> str:
-    shape = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
-    return f'<rect class="{kind}" {shape}>{inside}</rect>'
+def _finish(axes: Axes, top_us: float) -> None:
+    axes.set_ylim(0, top_us / 1000 or 1)
+    axes.grid(axis="y", linewidth=0.5, alpha=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
-def _text(x: float, y: float, text: str, kind: str = "") -> str:
-    anchor = ' text-anchor="end"' if kind == "end" else ""
-    name = ' class="title"' if kind == "title" else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{anchor}{name}>{escape(text)}</text>'
-
-
-def _theme(dark: int) -> str:
-    rules = [
-        f".back{{fill:{('#ffffff', '#1b1b1b')[dark]}}}",
-        f"text{{fill:{('#222222', '#e8e8e8')[dark]}}}",
-        f".grid{{stroke:{('#e5e5e5', '#3a3a3a')[dark]}}}",
-    ]
-    rules += [f".p{phase.value}{{fill:{_COLOURS[phase][dark]}}}" for phase in Phase]
-    rules += [f".r{number}{{fill:{colour}}}" for number, colour in enumerate(_RANK_COLOURS[dark])]
-    return "".join(rules)
+def _without_date(path: str) -> dict[str, Any] | None:
+    """Return what makes equal pictures equal files."""
+    return {"Date": None} if path.lower().endswith(".svg") else None

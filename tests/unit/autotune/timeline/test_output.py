@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from autotune.cli.main import main
-from autotune.timeline import analyse
+from autotune.timeline import analyse, plot
 from autotune.timeline.compare import compare
 from autotune.timeline.findings import findings
 from unit.autotune.timeline.conftest import HOROVOD
@@ -47,6 +48,19 @@ def test_a_tensor_that_some_ranks_skipped_is_named_with_them(recorder, read) -> 
     assert "skipped still waits for rank 0, 2." in " ".join(map(str, findings(report)))
 
 
+@pytest.mark.parametrize(("capacity", "is_told"), [(2, True), (3, False), (0, False)])
+def test_a_cache_that_is_too_small_for_what_comes_again_is_told(
+    recorder, read, capacity: int, is_told: bool
+) -> None:
+    recorder.add("i", 0, name="PARAMETERS", args={"cache_capacity": capacity})
+    recorder.operation(["at the start"], [(0, 0), (1, 1)], [1, 1, 1, 1])
+    for _ in range(2):
+        recorder.operation(["a", "b", "c"], [(0, 0), (1, 1)], [1, 1, 1, 1])
+    told = [str(finding) for finding in findings(read(recorder.events)) if finding.key == "cache"]
+    expected = "The response cache holds 2 of 3 tensors that come again. "
+    assert told == ([expected + "Set HOROVOD_CACHE_CAPACITY >= 4."] if is_told else [])
+
+
 def test_a_cut_file_says_so(tmp_path: Path) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(HOROVOD.read_bytes()[:9000])
@@ -81,17 +95,30 @@ def test_json_is_for_programs(capsys, late: str) -> None:
     assert {row["factor"] for row in both["comparison"]} == {1.0}
 
 
-def test_the_picture_is_svg_for_light_and_dark_with_a_bar_per_step(late: str, tmp_path) -> None:
+def test_the_picture_has_a_bar_per_step_and_names_who_was_late(late: str, tmp_path) -> None:
     picture = tmp_path / "out.svg"
     assert main(["timeline", late, "--plot", str(picture)]) == 0
     text = picture.read_text()
-    root = ElementTree.fromstring(text)
-    assert root.tag.endswith("svg")
-    assert "prefers-color-scheme: dark" in text
-    assert text.count("<title>rank 1: 50 ms</title>") == 20
-    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
-        assert float(box.get("height", "0")) >= 0
-        assert float(box.get("x", "0")) + float(box.get("width", "0")) <= 900
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert ">rank 1<" in text and ">waiting for the last rank<" in text
+    (panel,) = plot.draw([analyse(late)]).subfigs
+    phases, ranks = panel.axes
+    assert len(phases.patches) % 20 == 0
+    assert [bar.get_height() for bar in ranks.patches] == pytest.approx([50.0] * 20)
+    assert all(bar.get_height() >= 0 for bar in phases.patches)
+
+
+def test_panels_share_their_scales(late: str) -> None:
+    figure = plot.draw([analyse(late), analyse(str(HOROVOD))])
+    for above, below in zip(*[panel.axes for panel in figure.subfigs], strict=True):
+        assert above.get_ylim() == below.get_ylim()
+
+
+def test_equal_timelines_have_equal_pictures_and_the_ending_is_the_format(late: str, tmp_path):
+    for name in ("a.svg", "b.svg", "c.png"):
+        assert main(["timeline", late, "--plot", str(tmp_path / name)]) == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_says_how_many_bars_it_cuts_and_shortens_a_long_path(
@@ -99,12 +126,24 @@ def test_the_picture_says_how_many_bars_it_cuts_and_shortens_a_long_path(
 ) -> None:
     for number in range(10):
         recorder.operation(["x"], [(0, 0), (1, 1)], [1, 1, 1, 90_000 if number == 4 else 1000])
-    path, picture = tmp_path / ("f" * 100 + ".json"), tmp_path / "out.svg"
+    path, picture = tmp_path / ("$f" * 50 + ".json"), tmp_path / "out.svg"
     path.write_text(json.dumps(recorder.events))
     assert main(["timeline", str(path), "--plot", str(picture)]) == 0
     text = picture.read_text()
     assert "from left to right; longer than shown: 1<" in text
-    assert f">...{'f' * 65}.json: where" in text
+    assert f">...f{'$f' * 32}.json: where" in text
+
+
+def test_an_ending_that_is_no_pictures_is_one_line(capsys, late: str, tmp_path):
+    assert main(["timeline", late, "--plot", str(tmp_path / "out.xyz")]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "out.xyz: cannot be drawn" in err
+
+
+def test_without_matplotlib_the_picture_says_what_it_needs(capsys, late, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["timeline", late, "--plot", str(tmp_path / "out.svg")]) == 1
+    assert "needs matplotlib: pip install 'hvd-autotune[report]'" in capsys.readouterr().err
 
 
 def test_a_picture_that_cannot_be_written_is_one_line(capsys, late: str) -> None:
