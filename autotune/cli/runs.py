@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from autotune.cli.table import align
+from autotune.cli.table import lines
 from autotune.errors import LogError, NoAnswerError
 from autotune.result import NOT_COMPARED, interval_text
 from autotune.storage.locking import holder
@@ -98,7 +98,7 @@ def table(listing: Listing) -> str:
     if not listing.runs:
         raise NoAnswerError(f"{listing.path}: no answer: holds no run yet")
     rows = [_cells(file, content) for file, content in listing.runs]
-    return "\n".join(line.rstrip() for line in align([_HEADER, *rows]))
+    return "\n".join(lines(_HEADER, rows))
 
 
 def _runs_of(path: str) -> list[RunContent]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from autotune.cli.table import align
+from autotune.cli.table import lines
 from autotune.exact import rounded, rounded_shown
 from autotune.result import (
     NOT_COMPARED,
@@ -53,12 +53,12 @@ def table(view: LogView) -> str:
     trials = latest(view.trials, marked, view.certificate)
     gains = any(trial.gain is not None for trial in trials)
     columns = (*_COLUMNS, *([_GAIN_COLUMN] if gains else []), _STATE_COLUMN)
-    header = [[*names, ""] for names in zip(*columns, strict=True)]
+    header = ["\n".join(names) for names in columns]
     rows = [
         [*_cells(trial, gains=gains), " *" if trial.params == marked.params else ""]
         for trial in trials
     ]
-    parts = [_headline(view), *_job(view), "", *align([*header, *rows]), ""]
+    parts = [_headline(view), *_job(view), "", *lines([*header, ""], rows), ""]
     parts += _legend(view, gains=gains)
     if view.certificate is not None:
         parts += [f"gain: {gain_text(result)}", view.certificate.reason]
