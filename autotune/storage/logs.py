@@ -12,6 +12,7 @@ call raises because of a full disk.
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 from collections.abc import Callable
 
@@ -40,6 +41,19 @@ from autotune.trial import Certificate, RunState, Sample, Standing, Trial, Trial
 LOG = "HOROVOD_AUTOTUNE_LOG"
 DB = "HOROVOD_AUTOTUNE_DB"
 _RETUNE = ".autotune-retune"
+
+
+class _State(enum.Enum):
+    """What becomes of entries, and what is left to do when the logs are closed."""
+
+    CLOSED = "no run is open: none was begun, it has ended, or a result is replayed"
+    TUNING = "a run is open"
+    RETUNING = "a run is open whose result is to replace an earlier one"
+    GOES_ON = "the run has ended unfinished, and the same job goes on with it"
+
+    @property
+    def is_open(self) -> bool:
+        return self in (_State.TUNING, _State.RETUNING)
 
 
 def open_logs(csv_path: str | None, db_path: str | None, *, host: str, pid: int) -> Logs:
@@ -83,10 +97,7 @@ class Logs:
         self._to_csv = Backlog(csv_path or "", self.troubles.append)
         self._to_database = Backlog(db_path or "", self.troubles.append)
         self._csv: CsvLog | None = None
-        self._is_retune = False
-        self._is_beside = False  # the CSV of a retune, until it replaces the one with a result
-        self._is_running = False
-        self._is_unfinished = False
+        self._state = _State.CLOSED
         self._lock = FileLock(csv_path, host=host, pid=pid) if csv_path else None
         self._database: Database | None = None
         try:
@@ -117,10 +128,11 @@ class Logs:
             return Fresh()
         is_gone = self._csv_is_gone()
         found = None if retune or is_gone else self._find(run)
-        self._is_retune = retune
-        self._is_beside = retune and self.csv_path is not None and not is_gone
-        self._is_running = found is None or found.best is None
-        moved_to = self._begin_csv(run, found)
+        if found is not None and found.best is not None:
+            self._state = _State.CLOSED
+        else:
+            self._state = _State.RETUNING if retune else _State.TUNING
+        moved_to = self._begin_csv(run, found, is_beside=retune and not is_gone)
         self._to_database.write(lambda: self._begin_in_database(run, found, retune=retune))
         if found is None:
             return Fresh(moved_to=moved_to, memory=() if retune else self._remember(run))
@@ -144,7 +156,7 @@ class Logs:
 
     def set_best(self, standing: Standing) -> None:
         """Record what the run holds for the best, as long as it is open."""
-        if self._is_running:
+        if self._state.is_open:
             self._record(lambda store: store.set_best(standing))
 
     def add_certificate(self, certificate: Certificate) -> None:
@@ -156,14 +168,13 @@ class Logs:
 
         Without a run (before ``start``, after ``Replay``) there is nothing to end.
         """
-        if not self._is_running:
+        if not self._state.is_open:
             return
-        self._is_running = False
-        self._is_unfinished = state is RunState.UNFINISHED and best is not None
+        goes_on = self._state is _State.TUNING and state is RunState.UNFINISHED
+        self._state = _State.GOES_ON if goes_on and best is not None else _State.CLOSED
         self._record(lambda store: store.finish_run(state, best))
-        csv, done = self._csv, state is RunState.DONE and best is not None
-        if csv is not None and self._is_beside:
-            self._is_beside = False
+        done = state is RunState.DONE and best is not None
+        if (csv := self._csv_beside()) is not None:
             self._to_csv.write(lambda: self._end_retune(csv, done=done))
 
     def close(self) -> None:
@@ -229,11 +240,17 @@ class Logs:
         else:
             sqlite.replay_run(found.run.run_id)
 
-    def _begin_csv(self, run: RunInfo, found: RunContent | None) -> str | None:
-        """Make the CSV hold what was found; return where that of another run went, if any."""
+    def _begin_csv(self, run: RunInfo, found: RunContent | None, *, is_beside: bool) -> str | None:
+        """Make the CSV hold what was found; return where that of another run went, if any.
+
+        Args:
+            run: The job.
+            found: The run to go on with or to replay, or None.
+            is_beside: The CSV with a result stays until the new one takes its place.
+        """
         if self.csv_path is None:
             return None
-        is_beside, before, moved_to = self._is_beside, self._csv, []
+        before, moved_to = self._csv, []
         self._csv = csv = CsvLog(self.csv_path + _RETUNE if is_beside else self.csv_path)
 
         def begin() -> None:
@@ -320,18 +337,22 @@ class Logs:
 
     def _say_what_follows(self) -> None:
         """Say that the run can go on, if it can: a retune that was cut off begins anew."""
-        if not self._is_unfinished or self._is_retune:
+        if self._state is not _State.GOES_ON:
             return
-        self._is_unfinished = False
+        self._state = _State.CLOSED
         if not (self._to_csv.missing or self._to_database.missing):
             name, path = (LOG, self.csv_path) if self.csv_path else (DB, self.db_path)
             self.notes.append(f"the same job with the same {name} goes on from here ({path})")
 
     def _close_csv(self, csv: CsvLog) -> None:
         csv.close()
-        if self._is_beside:
-            self._is_beside = False
+        if self._state is _State.RETUNING and self._csv_beside() is not None:
             self._end_retune(csv, done=False)
+        self._state = _State.CLOSED
+
+    def _csv_beside(self) -> CsvLog | None:
+        """Return the CSV of a retune that is to take the place of the one with a result."""
+        return None if self._csv is None or self._csv.path == self.csv_path else self._csv
 
     def _end_retune(self, csv: CsvLog, *, done: bool) -> None:
         csv.close()

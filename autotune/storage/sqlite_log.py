@@ -123,9 +123,8 @@ class SqliteLog:
 
     def moved_csv(self, old: str, new: str) -> None:
         """Note that the CSV of earlier runs has been moved aside."""
-        query = "UPDATE runs SET csv_path = ? WHERE csv_path = ? AND run_id IS NOT ?"
-        with self._errors():
-            self._db.execute(query, (new, old, self._run_id))
+        with self._errors(), self._db.atomic():
+            self._update("csv_path = ? AND run_id IS NOT ?", (old, self._run_id), csv_path=new)
 
     def add_sample(self, sample: Sample) -> None:
         """Record a reading."""
@@ -237,24 +236,27 @@ class SqliteLog:
     def _trials(self, run_id: int) -> list[Trial]:
         return [schema.trial_from_row(row) for row in self._trial_rows(run_id)]
 
-    def _trial_rows(self, run_id: int) -> list[sqlite3.Row]:
-        query = "SELECT * FROM trials WHERE run_id = ?"
-        return list(self._connection.execute(query, (run_id,)))
+    def _trial_rows(self, run_id: int) -> list[dict[str, Any]]:
+        return list(self._db.table("trials").rows_where("run_id = ?", (run_id,)))
 
-    def _row_of(self, run_id: int, params: CommParams) -> sqlite3.Row | None:
+    def _row_of(self, run_id: int, params: CommParams) -> dict[str, Any] | None:
         """Return the row of the trial with this setting, if there is one."""
         rows = self._trial_rows(run_id)
         return next((row for row in rows if schema.trial_from_row(row).params == params), None)
 
     def _best_trial_id(self, run_id: int) -> int | None:
-        query = "SELECT best_trial_id FROM runs WHERE run_id = ?"
-        number = self._connection.execute(query, (run_id,)).fetchone()[0]
+        number = self._db.table("runs").get(run_id)["best_trial_id"]
         return None if number is None else int(number)
 
     def _mark_dead_runs(self) -> None:
         """The lock is ours, so what says it is running was killed."""
-        states = (RunState.UNFINISHED.value, RunState.RUNNING.value)
-        self._db.execute("UPDATE runs SET state = ? WHERE state = ?", states)
+        self._update("state = ?", (str(RunState.RUNNING),), state=str(RunState.UNFINISHED))
+
+    def _update(self, where: str, values: tuple[object, ...], **changes: object) -> None:
+        """Change the runs that ``where`` holds for, in the caller's transaction."""
+        runs = self._db.table("runs")
+        for run_id in [row["run_id"] for row in runs.rows_where(where, values, select="run_id")]:
+            runs.update(run_id, changes)
 
     def _prepare(self) -> None:
         version = check_ours(self._connection, self.path)
@@ -269,9 +271,9 @@ class SqliteLog:
                 _create_tables(self._db)
                 self._connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
             else:
-                _add_columns(self._connection, since=version)
+                _add_columns(self._db, since=version)
             self._connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-            create_views(self._connection)
+            create_views(self._db)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -306,14 +308,13 @@ def _create_tables(db: Any) -> None:
     db.table("trials").create_index(["run_id", *settings], unique=True)
 
 
-def _add_columns(connection: sqlite3.Connection, *, since: int) -> None:
+def _add_columns(db: Any, *, since: int) -> None:
     """Give a file of version ``since`` the columns that came later."""
     kinds = {"runs": schema.RUNS, "trials": schema.TRIALS}
     for version, tables in schema.ADDED.items():
         for table, columns in tables.items() if version > since else ():
             for column in columns:
-                kind = "REAL" if kinds[table][column] is float else "INTEGER"
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+                db.table(table).add_column(column, kinds[table][column])
 
 
 def _now() -> str:

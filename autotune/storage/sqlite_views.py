@@ -10,11 +10,13 @@ holds a sentence per column, and ``datasette_metadata`` gives the same to Datase
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.space import PARAMETERS
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database
 
 _SETTINGS = ", ".join(f"trials.{parameter.name}" for parameter in PARAMETERS)
 
@@ -116,22 +118,20 @@ _COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 
-def create_views(connection: sqlite3.Connection) -> None:
+def create_views(db: Database) -> None:
     """Create the views and the table of descriptions anew, in the caller's transaction."""
-    connection.execute("DROP TABLE IF EXISTS column_descriptions")
     for name, query in VIEWS.items():
-        connection.execute(f"DROP VIEW IF EXISTS {name}")
-        connection.execute(f"CREATE VIEW {name} AS {query}")
-    connection.execute(
-        "CREATE TABLE column_descriptions (table_name TEXT, column_name TEXT, unit TEXT, "
-        "description TEXT, PRIMARY KEY (table_name, column_name))"
-    )
+        db.create_view(name, query, replace=True)
+    names = ("table_name", "column_name", "unit", "description")
+    descriptions = db.table("column_descriptions")
+    descriptions.drop(ignore=True)
+    descriptions.create(dict.fromkeys(names, str), pk=names[:2])
     rows = [
-        (table, column, *_COLUMNS[column])
+        (table, column.name, *_COLUMNS[column.name])
         for table in TABLES
-        for column in _columns(connection, table)
+        for column in db[table].columns
     ]
-    connection.executemany("INSERT INTO column_descriptions VALUES (?, ?, ?, ?)", rows)
+    descriptions.insert_all(dict(zip(names, row, strict=True)) for row in rows)
 
 
 def datasette_metadata(paths: Iterable[str]) -> dict[str, Any]:
@@ -149,7 +149,3 @@ def _sentences() -> dict[str, str]:
         column: f"{meaning} ({unit})" if unit else meaning
         for column, (unit, meaning) in _COLUMNS.items()
     }
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
