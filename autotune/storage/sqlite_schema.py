@@ -105,6 +105,9 @@ CERTIFICATES: dict[str, type] = {
 }
 
 
+Row = sqlite3.Row | dict[str, Any]
+"""One row, as sqlite3 and as sqlite-utils hand it over."""
+
 ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     2: {
         "runs": ("best_score", "best_gain", "best_gain_low", "best_gain_high", "best_proven"),
@@ -183,7 +186,7 @@ def trial_to_row(trial: Trial) -> dict[str, Any]:
     return row | _gain_to_row(trial.gain, "gain")
 
 
-def trial_from_row(row: sqlite3.Row) -> Trial:
+def trial_from_row(row: Row) -> Trial:
     """Return the trial that ``row`` holds."""
     params = CommParams.from_dict({parameter.name: row[parameter.name] for parameter in PARAMETERS})
     return Trial(
@@ -195,7 +198,7 @@ def trial_from_row(row: sqlite3.Row) -> Trial:
     )
 
 
-def gain_from_row(row: sqlite3.Row, name: str) -> Gain | None:
+def gain_from_row(row: Row, name: str) -> Gain | None:
     """Return the gain in the columns ``name``, ``name_low`` and ``name_high``; None: no gain."""
     estimate, low, high = (_value(row, f"{name}{end}") for end in ("", "_low", "_high"))
     return None if estimate is None else Gain(estimate=estimate, low=low, high=high)
@@ -230,7 +233,7 @@ def _gain_to_row(gain: Gain | None, name: str) -> dict[str, Any]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-def _value(row: sqlite3.Row, name: str) -> Any:
+def _value(row: Row, name: str) -> Any:
     """Return the row's value; None: a file of an earlier version lacks the column."""
     return row[name] if name in row.keys() else None
 

@@ -86,14 +86,13 @@ def model_lines(model: Fit) -> str:
 
 def draw(rows: list[Row], model: Fit, path: Path) -> None:
     """Draw measured times and the model, strong and weak scaling side by side."""
-    import matplotlib
+    from drawing import LIGHT, save, style
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharex=True)
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    axes = figure.subplots(1, 2, sharex=True)
     for axis, weak in zip(axes, (False, True), strict=True):
-        for batch, color in zip(BATCHES, ("#1b6ca8", "#c8553d", "#4b7f52"), strict=True):
+        for batch, color in zip(BATCHES, LIGHT.colours, strict=False):
             for ranks in SIZES:
                 values = select(rows, ranks, weak=weak, batch=batch)["step_ms"]
                 low, middle, high = statistics.quantiles(values, n=4)
@@ -106,11 +105,10 @@ def draw(rows: list[Row], model: Fit, path: Path) -> None:
         axis.set_xlabel(f"ranks (on {model.cores} cores)")
         axis.set_ylim(bottom=0)
         axis.set_title("weak: layers grow with the ranks" if weak else "strong: one network")
-        axis.grid(alpha=0.3)
     axes[0].set_ylabel("ms a step")
     axes[0].legend(title="points: median, quartiles; lines: model", fontsize=8, title_fontsize=8)
-    pyplot.rcParams["svg.hashsalt"] = "scaling"
-    figure.savefig(path, metadata={"Date": None})
+    style(axes, LIGHT)
+    save(figure, path, LIGHT)
 
 
 def report(path: Path) -> str:

@@ -21,12 +21,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import matplotlib
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
 from kinds import KINDS, STATIONARY
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from drawing import THEMES, Theme, save, style
 
 HERE = Path(__file__).resolve().parent
 LABELS = {
@@ -36,28 +37,8 @@ LABELS = {
     "bo15": "BO, 15 points",
     "random": "random",
 }
-THEMES: dict[str, dict[str, str]] = {
-    "light": {
-        "paper": "#ffffff",
-        "ink": "#1f2328",
-        "faint": "#d0d7de",
-        "ours": "#0969da",
-        "horovod": "#cf222e",
-        "gp_minimize": "#8250df",
-        "bo15": "#9a6700",
-        "random": "#6e7781",
-    },
-    "dark": {
-        "paper": "#0d1117",
-        "ink": "#e6edf3",
-        "faint": "#30363d",
-        "ours": "#58a6ff",
-        "horovod": "#ff7b72",
-        "gp_minimize": "#bc8cff",
-        "bo15": "#d29922",
-        "random": "#8b949e",
-    },
-}
+COLOURS = {"ours": 0, "horovod": 1, "gp_minimize": 2, "bo15": 4, "random": 5}
+"""{policy: which of the themes' colours}"""
 MARKERS = {"ours": "o", "horovod": "s", "gp_minimize": "^", "bo15": "D", "random": "v"}
 
 
@@ -121,9 +102,7 @@ def spread_labels(values: list[float], low: float, high: float, gap: float) -> l
     return [max(place, low) for place in places]
 
 
-def draw(
-    axes: Axes, curves: dict[str, Any], kind: str, panel: Panel, theme: dict[str, str]
-) -> None:
+def draw(axes: Axes, curves: dict[str, Any], kind: str, panel: Panel, theme: Theme) -> None:
     """Draw one panel."""
     steps, ends = curves["steps"], []
     shown = [policy for policy in LABELS if f"{kind} {policy}" in curves]
@@ -135,7 +114,7 @@ def draw(
         axes.plot(
             steps,
             inside,
-            color=theme[policy],
+            color=colour(theme, policy),
             linewidth=width,
             marker=MARKERS[policy],
             markevery=8,
@@ -151,17 +130,17 @@ def draw(
         axes.set_yticks([0.5, 1, 2, 5, 10, 20, 50, 100], labels="0.5 1 2 5 10 20 50 100".split())
     axes.minorticks_off()
     axes.set_ylim(low, high)
-    axes.axhline(panel.bound, color=theme["ink"], linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-    axes.text(11, panel.bound, "required", color=theme["ink"], fontsize=7, va="bottom")
+    axes.axhline(panel.bound, color=theme.ink, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.text(11, panel.bound, "required", color=theme.ink, fontsize=7, va="bottom")
     if low < 0:
-        axes.axhline(0, color=theme["faint"], linewidth=1, zorder=1)
+        axes.axhline(0, color=theme.faint, linewidth=1, zorder=1)
     places = [axes.transLimits.transform(axes.transScale.transform((1, v)))[1] for _, v in ends]
     for (policy, _), place in zip(ends, spread_labels(places, 0.02, 0.98, 0.07), strict=True):
         axes.text(
             1.02,
             place,
             LABELS[policy],
-            color=theme[policy],
+            color=colour(theme, policy),
             transform=axes.transAxes,
             va="center",
             fontsize=9,
@@ -169,53 +148,33 @@ def draw(
         )
 
 
-def style(axes: Axes, theme: dict[str, str]) -> None:
-    axes.set_facecolor(theme["paper"])
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(theme["faint"])
-    axes.tick_params(colors=theme["ink"], which="both", labelsize=8)
-    axes.grid(axis="y", color=theme["faint"], linewidth=0.5, alpha=0.6)
-    axes.xaxis.label.set_color(theme["ink"])
+def colour(theme: Theme, policy: str) -> str:
+    return theme.colours[COLOURS[policy]]
 
 
-def plot(curves: dict[str, Any], theme_name: str, path: Path) -> None:
+def plot(curves: dict[str, Any], theme: Theme, path: Path) -> None:
     """Write one SVG: a row per kind of surface, a column per quantity."""
-    theme = THEMES[theme_name]
     kinds = [k for k in ("simulated", "measured") if any(name.startswith(k) for name in curves)]
-    figure, grid = plt.subplots(
-        len(kinds),
-        len(PANELS),
-        figsize=(14, 3.7 * len(kinds)),
-        squeeze=False,
-        facecolor=theme["paper"],
-    )
+    figure = Figure(figsize=(14, 3.7 * len(kinds)))
+    grid = figure.subplots(len(kinds), len(PANELS), squeeze=False)
     for row, kind in zip(grid, kinds, strict=True):
         for axes, panel in zip(row, PANELS, strict=True):
             draw(axes, curves, kind, panel, theme)
             title = f"{kind} jobs: {panel.title}"
-            axes.set_title(title, fontsize=9, loc="left", color=theme["ink"])
+            axes.set_title(title, fontsize=9, loc="left", color=theme.ink)
             axes.set_xlabel("training steps since the start", fontsize=9)
-            style(axes, theme)
+            style([axes], theme)
     figure.subplots_adjust(left=0.04, right=0.92, wspace=0.42, hspace=0.42, top=0.92, bottom=0.08)
-    figure.savefig(path, facecolor=theme["paper"], metadata={"Date": None})
-    plt.close(figure)
+    save(figure, path, theme)
 
 
-def plot_time(curves: dict[str, Any], before: dict[str, Any], theme_name: str, path: Path) -> None:
+def plot_time(curves: dict[str, Any], before: dict[str, Any], theme: Theme, path: Path) -> None:
     """Write one SVG: a column per kind; regret above, claims below; the tuner before in gray."""
-    theme = THEMES[theme_name]
     kinds = [kind for kind in KINDS if kind in curves.get("claims", {})]
-    figure, grid = plt.subplots(
-        2,
-        len(kinds),
-        figsize=(2.1 * len(kinds) + 1, 5.6),
-        squeeze=False,
-        sharey="row",
-        facecolor=theme["paper"],
-    )
+    figure = Figure(figsize=(2.1 * len(kinds) + 1, 5.6))
+    grid = figure.subplots(2, len(kinds), squeeze=False, sharey="row")
     for (above, below), kind in zip(grid.T, kinds, strict=True):
-        for content, color in ((before, theme["random"]), (curves, theme["ours"])):
+        for content, color in ((before, colour(theme, "random")), (curves, colour(theme, "ours"))):
             _draw_regret(above, content, kind, color)
             _draw_claims(below, content, kind, color)
         above.set_xscale("log")
@@ -228,9 +187,9 @@ def plot_time(curves: dict[str, Any], before: dict[str, Any], theme_name: str, p
         below.set_ylim(-60, 120)
         for axes, bounds in ((above, (5,)), (below, (-10, 10))):
             for bound in bounds:
-                axes.axhline(bound, color=theme["ink"], linewidth=0.8, linestyle=(0, (4, 3)))
-            style(axes, theme)
-        above.set_title(kind, fontsize=9, loc="left", color=theme["ink"])
+                axes.axhline(bound, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)))
+            style([axes], theme)
+        above.set_title(kind, fontsize=9, loc="left", color=theme.ink)
         above.set_xlabel("training steps", fontsize=8)
         below.set_xlabel("trials", fontsize=8)
     labels = (
@@ -238,17 +197,16 @@ def plot_time(curves: dict[str, Any], before: dict[str, Any], theme_name: str, p
         "claimed minus true gain (points)",
     )
     for axes, label in zip(grid[:, 0], labels, strict=True):
-        axes.set_ylabel(label, fontsize=8, color=theme["ink"])
+        axes.set_ylabel(label, fontsize=8, color=theme.ink)
     figure.text(
         0.06,
         0.965,
         "blue: ours; gray: before; area: 8 of 10 lines, with their median; dashed: wanted",
         fontsize=8,
-        color=theme["ink"],
+        color=theme.ink,
     )
     figure.subplots_adjust(left=0.06, right=0.99, wspace=0.12, hspace=0.4, top=0.88, bottom=0.1)
-    figure.savefig(path, facecolor=theme["paper"], metadata={"Date": None})
-    plt.close(figure)
+    save(figure, path, theme)
 
 
 def _draw_regret(axes: Axes, curves: dict[str, Any], kind: str, color: str) -> None:
@@ -271,16 +229,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=HERE / "results")
     arguments = parser.parse_args()
-    plt.rcParams["svg.fonttype"] = "none"
-    plt.rcParams["svg.hashsalt"] = "tuner_bench"
     curves = json.loads((arguments.results / "curves.json").read_text())
     stored = HERE / "results" / "before" / "curves.json"
     before = json.loads(stored.read_text()) if stored.exists() else {}
     for theme in THEMES:
         if any(name.startswith("simulated") for name in curves):
-            plot(curves, theme, arguments.results / f"plot-{theme}.svg")
+            plot(curves, theme, arguments.results / f"plot-{theme.name}.svg")
         if curves.get("claims"):
-            plot_time(curves, before, theme, arguments.results / f"time-{theme}.svg")
+            plot_time(curves, before, theme, arguments.results / f"time-{theme.name}.svg")
 
 
 if __name__ == "__main__":
