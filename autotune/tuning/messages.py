@@ -199,7 +199,13 @@ def reason_text(certificate: Certificate, account: Account, *, disturbed: int) -
 
 
 def wrong_text(check: ResultCheck, params: CommParams, *, default: CommParams) -> str:
-    """Return what is said about a result that a second, independent reduction contradicts."""
+    """Return what is said about a result that a second, independent reduction contradicts.
+
+    Or about a setting that does not suit the job.
+    """
+    if check.reason:
+        then = "the job goes on so" if params == default else "it will not be used again"
+        return f"autotune: {params_text(params, ())} does not suit this job: {check.reason}: {then}"
     what = "the default; please report this" if params == default else "it will not be used again"
     return (
         f"autotune: wrong result of {check.name!r} (relative error {check.worst_error:.3g}) under "

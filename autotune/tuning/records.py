@@ -50,14 +50,19 @@ class TunerSettings:
 class ResultCheck:
     """One collective of the first step of ``epoch`` was reduced a second time, independently.
 
+    Or it could not be carried out as the setting wants it, see ``reason``.
+
     Attributes:
         epoch: Epoch of the step.
         name: Name of the operation.
         ok: Whether the results agree on all ranks.
         worst_error: Largest relative difference of an element, on any rank.
+        reason: Why the setting does not suit the job, although no result was wrong; not ``ok``
+            then. Empty: it was checked.
     """
 
     epoch: int
     name: str
     ok: bool
     worst_error: float
+    reason: str = ""

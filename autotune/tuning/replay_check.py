@@ -173,8 +173,9 @@ class ReplayCheck:
         if not check.ok and not is_over and params == self._tuned.params != best.params:
             self._put_in_force(best.params)
             what = messages.wrong_text(check, self._tuned.params, default=best.params)
-            self._events.say(what, level="error")
-            self._done(best, "replay check: the results were wrong: the default takes their place")
+            self._events.say(what, level="warning" if check.reason else "error")
+            why = check.reason or "the results were wrong"
+            self._done(best, f"replay check: {why}: the default takes their place")
         return self._events.take()
 
     def finish(self) -> list[Event]:

@@ -203,11 +203,11 @@ class Tuner:
         """Take the verdict on a result; a setting whose results are wrong is given up."""
         params = self._in_force.of(check.epoch)
         if not check.ok and params is not None:
-            self._events.say(
-                messages.wrong_text(check, params, default=self._default), level="error"
-            )
+            level = "warning" if check.reason else "error"
+            text = messages.wrong_text(check, params, default=self._default)
+            self._events.say(text, level=level)
             if params != self._default:
-                self._give_up(params)
+                self._give_up(params, check.reason or "its results were wrong")
         return self._events.take()
 
     def finish(self) -> list[Event]:
@@ -422,13 +422,13 @@ class Tuner:
         self._is_length_told = True
         self._events.say(messages.length_text(run.default.step_us, steps=steps))
 
-    def _give_up(self, params: CommParams) -> None:
+    def _give_up(self, params: CommParams, why: str) -> None:
         """Never use a setting again, whatever is in force by now."""
         self._wrong.append(params)
         if self.phase is Phase.DONE:
             if self._kept is not None and self._kept.params == params:
                 self._events.add(Rejection(trial=self._kept.rejected))
-                self._fall_to_default("its results were wrong")
+                self._fall_to_default(why)
         elif self._run is not None:
             events = self._run.reject(params)
             if self.phase is not Phase.WARMUP:

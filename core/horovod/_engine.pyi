@@ -1,10 +1,10 @@
 """The native engine (csrc/bindings).
 
-It holds no Python object: callers keep tensors alive until release. Every function that can block
-releases the GIL. ``wait`` looks for Python signals every 100 ms.
+It holds no tensor of a script: callers keep those alive until release. Every function that can
+block releases the GIL. ``wait`` looks for Python signals every 100 ms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 IN_PLACE_BYTES: int
@@ -202,12 +202,22 @@ class Engine:
         Raises EngineError when a rank does not connect within 60 s.
         """
 
-    def use_device(self, index: int, nccl: str, nvrtc: str, host_id: str = "") -> None:
+    def use_device(
+        self,
+        index: int,
+        nccl: str,
+        nvrtc: str,
+        allocate: Callable[[int, int], tuple[int, object] | None],
+        host_id: str = "",
+    ) -> None:
         """**Local.** From now on this rank communicates tensors of GPU ``index``, too.
 
         Args:
             index: As CUDA numbers the GPUs of this process.
             nccl, nvrtc: Paths of the libraries; "": where the loader finds them.
+            allocate: Returns, for a number of bytes and a stream, the address of memory that is
+                used in that stream, and the object that keeps it; None: there is none. A thread of
+                the engine calls it.
 
         Raises InvalidRequest when it uses another GPU; EngineError when something is missing.
         """
@@ -292,9 +302,10 @@ class Engine:
         """**Local.** GPU: what ``stream`` does from now on comes after the operation, which is
         complete. Nothing happens for an operation on the CPU."""
 
-    def take_result(self, handle: int, output: int, stream: int) -> None:
-        """**Local.** GPU: ``order``, and copy the result of an allgather, alltoall or
-        reducescatter to the address ``output``, in ``stream``; once."""
+    def take_result(self, handle: int, stream: int) -> Any:
+        """**Local.** GPU: ``order``, and return what keeps the memory of the result of an
+        allgather, alltoall or reducescatter, as ``allocate`` of ``use_device`` gave it; once. None:
+        the result is empty."""
 
     def result_shape(self, handle: int) -> list[int]:
         """**Local.** Shape of the result of a complete allgather, alltoall or reducescatter."""
@@ -357,9 +368,10 @@ class Engine:
     def add_samples(self, count: int) -> None:
         """**Local.** The training step in progress is of ``count`` samples more."""
 
-    def drain_checks(self) -> list[tuple[int, str, bool, float]]:
+    def drain_checks(self) -> list[tuple[int, str, bool, float, str]]:
         """**Rank 0 only.** Results that were checked since the last call: (epoch, name, whether
-        it was right on all ranks, worst error in units of the tolerance).
+        it was right on all ranks, worst error in units of the tolerance, ""), and operations that
+        the setting does not suit: (epoch, name, False, -1, why).
 
         In the first training step of every epoch one allreduce, another one each time, is repeated
         in the plainest way and compared.

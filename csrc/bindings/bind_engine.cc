@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "bindings/allocator.h"
 #include "bindings/bind.h"
 #include "bindings/operations.h"
 #include "bindings/options.h"
@@ -84,7 +85,8 @@ py::tuple drain_steps(Engine& engine) {
 py::list drain_checks(Engine& engine) {
   py::list checks;
   for (const CheckRecord& check : engine.drain_checks()) {
-    checks.append(py::make_tuple(check.epoch, check.name, check.ok(), check.worst_error));
+    checks.append(
+        py::make_tuple(check.epoch, check.name, check.ok(), check.worst_error, check.reason));
   }
   return checks;
 }
@@ -123,20 +125,23 @@ void bind_engine(py::module_& module) {
       .def(
           "use_device",
           [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc,
-             const std::string& host_id) {
+             py::object allocate, const std::string& host_id) {
             const DeviceOptions options{nccl, nvrtc, host_id};
-            engine.use_device(index, [&](int which) { return make_cuda_backend(which, options); });
+            auto memory = std::make_shared<FrameworkAllocator>(std::move(allocate));
+            const py::gil_scoped_release unlocked;
+            engine.use_device(index,
+                              [&](int which) { return make_cuda_backend(which, options, memory); });
           },
-          "index"_a, "nccl"_a, "nvrtc"_a, "host_id"_a = "", Unlocked())
+          "index"_a, "nccl"_a, "nvrtc"_a, "allocate"_a, "host_id"_a = "")
       .def_property_readonly("has_device", &Engine::has_device)
       .def_property_readonly("device_stream", &Engine::device_stream)
       .def("order", &Engine::order, "handle"_a, "stream"_a)
       .def(
           "take_result",
-          [](Engine& engine, int64_t handle, std::uintptr_t output, DeviceStream stream) {
-            engine.take_result(handle, reinterpret_cast<void*>(output), stream);
+          [](Engine& engine, int64_t handle, DeviceStream stream) {
+            return FrameworkAllocator::object_of(engine.take_result(handle, stream));
           },
-          "handle"_a, "output"_a, "stream"_a)
+          "handle"_a, "stream"_a)
       .def(
           "result_shape",
           [](Engine& engine, int64_t handle) {

@@ -24,11 +24,15 @@ int nccl_version(const std::string& path);
 int cuda_version();
 
 // Throws EngineError with what is missing and what to do.
-DeviceBackend make_cuda_backend(int index, const DeviceOptions& options);
+DeviceBackend make_cuda_backend(int index, const DeviceOptions& options,
+                                std::shared_ptr<Allocator> memory);
 
-// Collectives in two levels over the ranks of `flat`, which outlives them. Returns nullptr where
-// the hosts have different numbers of ranks. Collective.
+// Collectives in two levels over the ranks of `flat`, which outlives them and has the ranks of
+// `plain`. Returns nullptr where the hosts have different numbers of ranks. Collective.
 std::unique_ptr<DeviceCommunicator> choose_two_levels(DeviceCommunicator& flat,
-                                                      const std::vector<int>& host_of_rank);
+                                                      const DeviceConnector& connect,
+                                                      Communicator& plain,
+                                                      const std::vector<int>& host_of_rank,
+                                                      const WaitHook& on_wait);
 
 }  // namespace autotune

@@ -24,8 +24,8 @@ constexpr int32_t host_memory = -1;
 // A point in a stream.
 struct DeviceEvent {
   void* event = nullptr;
-  DeviceStream stream = 0;
-  uint64_t number = 0;  // a later event of the same stream has a larger one
+  uint64_t stream_id = 0;  // see Device::id_of
+  uint64_t number = 0;     // a later event of the same stream has a larger one
 };
 using EventPtr = std::shared_ptr<const DeviceEvent>;
 
@@ -47,8 +47,27 @@ class DeviceUse {
   virtual ~DeviceUse() = default;
 };
 
-// Errors of the GPU are EngineErrors. `record`, `wait`, `is_complete`, `elapsed_us` and `free` may
-// be called by any thread, the others by the one that performs operations.
+// Memory of a GPU. It goes back when the last owner lets go of it, in any thread.
+struct DeviceMemory {
+  void* data = nullptr;
+  std::shared_ptr<void> owner;
+};
+
+// Where memory of the GPU comes from: the framework. Its tensors lie there, too, and what it keeps
+// for them would otherwise be out of reach.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+
+  // Usable by what is put into `stream` afterwards; once it has gone back, it is used again after
+  // what is in `stream` then. `data` is nullptr where there is none, also after the framework has
+  // given back what it keeps. That may wait for the GPU: meanwhile `on_wait` is called, and what it
+  // throws is thrown. Throws EngineError.
+  virtual DeviceMemory allocate(int64_t bytes, DeviceStream stream, const WaitHook& on_wait) = 0;
+};
+
+// Errors of the GPU are EngineErrors. `id_of`, `record`, `wait`, `is_complete`, `elapsed_us` and
+// `copy` may be called by any thread, the others by the one that performs operations.
 class Device {
  public:
   virtual ~Device() = default;
@@ -57,6 +76,8 @@ class Device {
   // Tells GPUs of a host apart, whatever this process calls them.
   virtual std::string identity() const = 0;
   virtual DeviceStream stream() const = 0;  // the engine's own
+  // Of no other stream, ever: a stream may get the handle of one that was destroyed.
+  virtual uint64_t id_of(DeviceStream stream) const = 0;
   // For calls of a DeviceCommunicator, whose library asks the thread for its GPU.
   virtual std::unique_ptr<DeviceUse> use() const = 0;
   // Makes the GPU the calling thread's, for good; may be called after this is gone.
@@ -70,22 +91,19 @@ class Device {
   // Both are complete and timed.
   virtual double elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) = 0;
 
-  // Usable by what is put into the engine's stream afterwards.
-  virtual void* allocate(int64_t bytes) = 0;
-  // Reusable after what is in `stream` now.
-  virtual void free(void* memory, DeviceStream stream) = 0;
-
   // In the engine's stream. The copies do not depend on each other: they run side by side, in one
   // launch as long as there are at most a few hundred.
   virtual void copy_all(const std::vector<DeviceCopy>& copies) = 0;
   virtual void clear(void* memory, int64_t bytes) = 0;
-  // In any stream, by any thread: bytes.
+  // In any stream: bytes.
   virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
 };
 
 // Collectives in the engine's stream over the GPUs of some ranks. What the library lacks does not
 // come here: int16, averages of integers, bool with anything but min and max. Bytes travel as
-// uint8. The device is in use by the calling thread.
+// uint8. The device is in use by the calling thread. A call may have to wait for other ranks (the
+// first of its kind connects them); meanwhile it calls the `on_wait` that its maker was given, and
+// throws what that throws.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
@@ -107,9 +125,6 @@ class DeviceCommunicator {
   // Calls between `begin_group` and `end_group` become one launch; see DeviceGroup.
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
-
-  // The ranks of the same color, in the order of their ranks; nullptr for color < 0. Collective.
-  virtual std::unique_ptr<DeviceCommunicator> split(int color) = 0;
 
   // What went wrong since, "" when nothing did.
   virtual std::string failure() = 0;
@@ -146,13 +161,18 @@ class DeviceGroup {
   bool ended_ = false;
 };
 
-// The GPU of this process and how its ranks get communicators.
+// Makes a communicator of the ranks of `plain` that say the same color, in the order of their
+// ranks. `plain` connects all of them, nullptr: there is one. `on_wait` is called while waiting and
+// may throw. It is independent of other communicators and of what they have to do. Collective over
+// the ranks of `plain`.
+using DeviceConnector = std::function<std::unique_ptr<DeviceCommunicator>(
+    Communicator* plain, int color, const WaitHook& on_wait)>;
+
+// The GPU of this process, how its ranks get communicators, and where its memory comes from.
 struct DeviceBackend {
   std::unique_ptr<Device> device;
-  // `plain` connects the ranks (nullptr with one), `on_wait` is called while waiting and may
-  // throw.
-  std::function<std::unique_ptr<DeviceCommunicator>(Communicator* plain, const WaitHook& on_wait)>
-      connect;
+  DeviceConnector connect;
+  std::shared_ptr<Allocator> memory;
 };
 
 }  // namespace autotune

@@ -216,11 +216,12 @@ void Engine::order(int64_t number, DeviceStream stream) {
   submission->streams().order(finished, stream);
 }
 
-void Engine::take_result(int64_t number, void* to, DeviceStream stream) {
+DeviceMemory Engine::take_result(int64_t number, DeviceStream stream) {
   auto submission = submission_.lock();
   const std::shared_ptr<Handle> handle = submission->operations().handle(number);
   check_gpu_work(submission);
-  submission->streams().take_result(*handle, to, stream);
+  submission->streams().order(handle->finished, stream);
+  return std::exchange(handle->device_result, {});
 }
 
 // Throws when the engine has failed: what it gave the GPU may never have been done.

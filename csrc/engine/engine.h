@@ -68,8 +68,8 @@ class Engine {
   // GPU: what `stream` does from now on comes after the operation, which is done. Nothing happens
   // for an operation on the CPU.
   void order(int64_t handle, DeviceStream stream);
-  // GPU: copy the result that the engine allocated to `to`, in `stream`, and free it there.
-  void take_result(int64_t handle, void* to, DeviceStream stream);
+  // GPU: the result that the engine allocated, in the engine's stream; `stream` comes after it.
+  DeviceMemory take_result(int64_t handle, DeviceStream stream);
   // `order` and `release` for `count` complete operations from number `first` on. Returns the first
   // error, "" without one.
   std::string settle(int64_t first, int64_t count, DeviceStream stream);

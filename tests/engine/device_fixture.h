@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -165,8 +166,14 @@ struct DeviceRank {
   Tensor take(int64_t handle, DataType type) {
     wait(handle);
     Tensor result(type, engine.complete_handle(handle).result_shape);
-    engine.take_result(handle, result.data(), script.handle());
+    const DeviceMemory memory = engine.take_result(handle, script.handle());
     engine.release(handle);
+    script.put([&] {
+      if (result.count() > 0) {
+        std::memcpy(result.data(), memory.data,
+                    static_cast<size_t>(result.count()) * size_of(type));
+      }
+    });
     script.synchronize();
     return result;
   }
@@ -186,9 +193,10 @@ inline void with_devices(int size, const EngineOptions& options, const std::vect
       engine->use_device(rank, [&](int index) {
         auto made = std::make_unique<HostDevice>(index);
         device = made.get();
-        return DeviceBackend{std::move(made), [&network, device](Communicator* plain, const auto&) {
-                               return HostDeviceCommunicator::connect(network, *device, plain);
-                             }};
+        const auto connect = [&network, device](Communicator* plain, int color, const auto&) {
+          return HostDeviceCommunicator::connect(network, *device, plain, color);
+        };
+        return DeviceBackend{std::move(made), connect, device->memory};
       });
       DeviceRank its(*engine, *device, network);
       body(its);

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -58,7 +58,7 @@ class HostEvent {
 
 class HostStream {
  public:
-  HostStream() : thread_([this] { run(); }) {}
+  HostStream() : id_(++made()), thread_([this] { run(); }) {}
   // When all is done.
   ~HostStream() {
     put(nullptr);
@@ -67,6 +67,7 @@ class HostStream {
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
+  uint64_t id() const { return id_; }
   DeviceStream handle() const { return reinterpret_cast<DeviceStream>(this); }
   static HostStream& of(DeviceStream handle) { return *reinterpret_cast<HostStream*>(handle); }
 
@@ -88,6 +89,11 @@ class HostStream {
   }
 
  private:
+  static std::atomic<uint64_t>& made() {
+    static std::atomic<uint64_t> count{0};
+    return count;
+  }
+
   void run() {
     for (int count = 0;; ++count) {
       std::function<void()> work;
@@ -103,10 +109,53 @@ class HostStream {
     }
   }
 
+  const uint64_t id_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> works_;
   std::thread thread_;
+};
+
+// Memory that lasts until its stream has come past the place where it was let go.
+class HostMemory final : public Allocator, public std::enable_shared_from_this<HostMemory> {
+ public:
+  DeviceMemory allocate(int64_t bytes, DeviceStream stream, const WaitHook& on_wait) override {
+    on_wait();
+    std::lock_guard lock(mutex_);
+    if (bytes <= 0) throw std::logic_error("memory of no bytes");
+    ++asked;
+    if (in_use_ + bytes > most) return {};
+    in_use_ += bytes;
+    ++blocks_;
+    void* const data = std::malloc(static_cast<size_t>(bytes));
+    const auto free = [all = shared_from_this(), bytes, stream](void* memory) {
+      const auto work = [all, bytes, memory] {
+        std::free(memory);
+        std::lock_guard lock(all->mutex_);
+        all->in_use_ -= bytes;
+        --all->blocks_;
+      };
+      all->has_streams ? HostStream::of(stream).put(work) : work();
+    };
+    return {data, std::shared_ptr<void>(data, free)};
+  }
+  size_t blocks() {
+    std::lock_guard lock(mutex_);
+    return blocks_;
+  }
+  int64_t in_use() {
+    std::lock_guard lock(mutex_);
+    return in_use_;
+  }
+
+  std::atomic<bool> has_streams{true};   // which are gone with the device
+  std::atomic<int64_t> most{INT64_MAX};  // bytes that there are
+  std::atomic<int> asked{0};
+
+ private:
+  std::mutex mutex_;
+  int64_t in_use_ = 0;
+  size_t blocks_ = 0;
 };
 
 class HostDevice final : public Device {
@@ -114,12 +163,15 @@ class HostDevice final : public Device {
   explicit HostDevice(int index) : index_(index) {}
   ~HostDevice() override {
     stream_.reset();
-    for (void* memory : memory_->blocks) std::free(memory);
+    memory->has_streams = false;
   }
 
   int index() const override { return index_; }
   std::string identity() const override { return "host " + std::to_string(index_); }
   DeviceStream stream() const override { return stream_->handle(); }
+  uint64_t id_of(DeviceStream stream) const override {
+    return stream == 0 ? 0 : HostStream::of(stream).id();
+  }
   std::unique_ptr<DeviceUse> use() const override { return std::make_unique<Use>(*this); }
   std::function<void()> binder() const override {
     return [] {};
@@ -134,11 +186,12 @@ class HostDevice final : public Device {
       if (counts) ++timed_events;
     });
     ++*events_;
-    return EventPtr(new DeviceEvent{state, stream, ++recorded_}, [all = events_](const auto* used) {
-      --*all;
-      delete static_cast<State*>(used->event);
-      delete used;
-    });
+    return EventPtr(new DeviceEvent{state, id_of(stream), ++recorded_},
+                    [all = events_](const auto* used) {
+                      --*all;
+                      delete static_cast<State*>(used->event);
+                      delete used;
+                    });
   }
   void wait(DeviceStream stream, const DeviceEvent& event) override {
     ++waits;
@@ -155,21 +208,6 @@ class HostDevice final : public Device {
     return std::chrono::duration<double, std::micro>(time).count();
   }
 
-  void* allocate(int64_t bytes) override {
-    if (bytes == 0) return nullptr;
-    void* memory = std::malloc(static_cast<size_t>(bytes));
-    std::lock_guard lock(memory_->mutex);
-    memory_->blocks.insert(memory);
-    return memory;
-  }
-  void free(void* memory, DeviceStream stream) override {
-    if (memory == nullptr) return;
-    stream_of(stream).put([all = memory_, memory] {
-      std::lock_guard lock(all->mutex);
-      if (all->blocks.erase(memory) == 0) std::abort();  // freed twice
-      std::free(memory);
-    });
-  }
   void copy_all(const std::vector<DeviceCopy>& copies) override {
     check_independent(copies);
     ++launches;
@@ -188,17 +226,17 @@ class HostDevice final : public Device {
   }
 
   // For the tests.
-  size_t blocks_in_use() {
-    std::lock_guard lock(memory_->mutex);
-    return memory_->blocks.size();
-  }
+  size_t blocks_in_use() { return memory->blocks(); }
   HostStream& engine_stream() { return *stream_; }
   int events() const { return *events_; }  // that somebody still has
   bool is_used_by_this_thread() const { return used_ == this; }
+  const std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();
   std::atomic<int> launches{0};           // of copy_all
   std::atomic<DeviceStream> captured{0};  // into a graph: nothing is recorded there
   std::atomic<int> waits{0};              // of a stream for an event
   std::atomic<int> timed_events{0};       // of the engine's stream that have happened
+  std::atomic<int> collectives{0};        // that are under way, and
+  std::atomic<int> most_collectives{0};   // how many that were at once
   std::atomic<int> stuck{0};              // aborted communicators whose work did not end
 
  private:
@@ -215,11 +253,6 @@ class HostDevice final : public Device {
    private:
     const HostDevice* const before_;
   };
-  struct Memory {
-    std::mutex mutex;
-    std::set<void*> blocks;
-  };
-
   static State& state_of(const DeviceEvent& event) { return *static_cast<State*>(event.event); }
   HostStream& stream_of(DeviceStream handle) {
     return handle == 0 ? default_ : HostStream::of(handle);
@@ -282,8 +315,6 @@ class HostDevice final : public Device {
   const int index_;
   std::atomic<uint64_t> recorded_{0};
   std::shared_ptr<std::atomic<int>> events_ = std::make_shared<std::atomic<int>>(0);
-  std::shared_ptr<Memory> memory_ =
-      std::make_shared<Memory>();  // streams of the script use it, too
   HostStream default_;
   std::unique_ptr<HostStream> stream_ = std::make_unique<HostStream>();
 };

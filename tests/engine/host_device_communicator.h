@@ -1,6 +1,7 @@
 // Collectives between HostDevices of one process, by the real algorithms over in-process messages.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -24,12 +25,8 @@ namespace autotune {
 class HostNetwork {
  public:
   struct Group {
-    explicit Group(int size)
-        : mail(std::make_shared<Mail>(size)), says(static_cast<size_t>(size)) {}
+    explicit Group(int size) : mail(std::make_shared<Mail>(size)) {}
     std::shared_ptr<Mail> mail;
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<std::vector<int>> says;  // by rank: colors of its splits
   };
 
   // The same for all that ask for one name.
@@ -53,7 +50,7 @@ class HostNetwork {
 
   std::atomic<bool> fails_next_call{false};  // of a collective, on the rank that makes it
   std::atomic<int> open_groups{0};           // of all ranks
-  std::atomic<int> connected{0}, splits{0}, aborts{0};
+  std::atomic<int> connected{0}, aborts{0};
   std::atomic<int> allreduces{0}, spans{0}, reduce_scatters{0}, allgathers{0};  // of all ranks
 
  private:
@@ -95,14 +92,25 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     if (!last_->has_happened()) ++device_.stuck;
   }
 
+  // See DeviceConnector.
   static std::unique_ptr<DeviceCommunicator> connect(HostNetwork& network, HostDevice& device,
-                                                     Communicator* plain) {
+                                                     Communicator* plain, int color) {
     ++network.connected;
+    if (device.collectives > 0) throw std::logic_error("a communicator is made amid collectives");
     int64_t number = network.new_number();
-    if (plain != nullptr) plain->broadcast(&number, sizeof number, 0);
-    return std::make_unique<HostDeviceCommunicator>(network, device, std::to_string(number),
-                                                    plain == nullptr ? 0 : plain->rank(),
-                                                    plain == nullptr ? 1 : plain->size());
+    if (plain == nullptr) {
+      return std::make_unique<HostDeviceCommunicator>(network, device, std::to_string(number), 0,
+                                                      1);
+    }
+    plain->broadcast(&number, sizeof number, 0);
+    std::vector<int> colors(static_cast<size_t>(plain->size()));
+    colors[static_cast<size_t>(plain->rank())] = color;
+    plain->allgather(colors.data(), std::vector<int64_t>(colors.size(), sizeof color));
+    const auto own = colors.begin() + plain->rank();
+    return std::make_unique<HostDeviceCommunicator>(
+        network, device, std::to_string(number) + "/" + std::to_string(color),
+        static_cast<int>(std::count(colors.begin(), own, color)),
+        static_cast<int>(std::count(colors.begin(), colors.end(), color)));
   }
 
   int rank() const override { return rank_; }
@@ -150,35 +158,6 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     launch(std::exchange(works_, {}));
   }
 
-  // Waits for the other ranks.
-  std::unique_ptr<DeviceCommunicator> split(int color) override {
-    ++network_.splits;
-    const auto own = static_cast<size_t>(rank_);
-    std::vector<int> members;
-    const size_t nth = splits_++;
-    {
-      std::unique_lock lock(group_->mutex);
-      group_->says[own].push_back(color);
-      group_->changed.notify_all();
-      group_->changed.wait(lock, [&] {
-        for (const std::vector<int>& each : group_->says) {
-          if (each.size() <= nth) return false;
-        }
-        return true;
-      });
-      for (int rank = 0; rank < size_; ++rank) {
-        if (group_->says[static_cast<size_t>(rank)][nth] == color) members.push_back(rank);
-      }
-    }
-    check_use();
-    if (color < 0) return nullptr;
-    int place = 0;
-    while (members[static_cast<size_t>(place)] != rank_) ++place;
-    const std::string name = name_ + "/" + std::to_string(nth) + "/" + std::to_string(color);
-    return std::make_unique<HostDeviceCommunicator>(network_, device_, name, place,
-                                                    static_cast<int>(members.size()));
-  }
-
   std::string failure() override { return network_.failure(); }
   void abort() override {
     ++network_.aborts;
@@ -219,13 +198,16 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
   // From the last to the first, on all ranks: nothing may depend on the order in a group.
   void launch(std::vector<Work> works) {
     HostStream& stream = device_.engine_stream();
-    stream.put([state = state_, works = std::move(works)] {
+    const int under_way = ++device_.collectives;
+    if (under_way > device_.most_collectives) device_.most_collectives = under_way;
+    stream.put([state = state_, works = std::move(works), device = &device_] {
       try {
         for (auto work = works.rbegin(); work != works.rend() && !state->aborted; ++work) {
           (*work)(*state->plain);
         }
       } catch (const EngineError&) {  // aborted while it was waiting
       }
+      --device->collectives;
     });
     last_ = std::make_shared<HostEvent>();
     stream.put([last = last_] { last->happen(); });
@@ -241,7 +223,6 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
   std::shared_ptr<HostEvent> last_;  // all that was put into the stream is done
   bool grouping_ = false;
   std::vector<Work> works_;
-  size_t splits_ = 0;
 };
 
 }  // namespace autotune

@@ -1,5 +1,6 @@
 // How the engine orders work on a GPU, and how it ends. See host_device.h.
 #include <algorithm>
+#include <optional>
 
 #include "check.h"
 #include "device_fixture.h"
@@ -144,6 +145,44 @@ TEST(device_a_stream_is_ordered_behind_an_event_once) {
   });
 }
 
+TEST(device_a_stream_at_the_handle_of_a_destroyed_one_is_ordered_anew) {
+  with_devices(1, {}, {}, [](DeviceRank& rank) {
+    Tensor tensor(DataType::float32, {10});
+    fill_with(rank, tensor, 1);
+    const int64_t handle = rank.engine.enqueue(rank.allreduce("x", tensor));
+    rank.wait(handle);
+    std::optional<HostStream> stream(std::in_place);
+    const DeviceStream at = stream->handle();
+    rank.engine.order(handle, at);
+    stream.reset();
+    stream.emplace();
+    CHECK_EQUAL(stream->handle(), at);
+    const int before = rank.device.waits;
+    rank.engine.order(handle, at);
+    CHECK_EQUAL(rank.device.waits, before + 1);
+    rank.finish(handle);
+  });
+}
+
+TEST(device_inputs_of_two_streams_of_one_handle_are_both_waited_for) {
+  with_devices(1, {}, {}, [](DeviceRank& rank) {
+    std::optional<HostStream> stream(std::in_place);
+    std::vector<Tensor> tensors(2, Tensor(DataType::float32, {10}));
+    std::vector<TensorEntry> entries;
+    for (Tensor& tensor : tensors) {
+      entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
+      entries.back().ready = rank.engine.input_ready(stream->handle());
+      stream.reset();  // when it has done what it has
+      stream.emplace();
+    }
+    const int before = rank.device.waits;
+    const std::vector<int64_t> handles = rank.enqueue_group(std::move(entries));
+    for (int64_t handle : handles) rank.wait(handle);
+    CHECK_EQUAL(rank.device.waits, before + 2);
+    rank.finish_all(handles);
+  });
+}
+
 TEST(device_a_result_that_nobody_takes_is_freed) {
   with_devices(2, {}, {}, [](DeviceRank& rank) {
     Tensor tensor(DataType::float32, {10});
@@ -166,6 +205,7 @@ TEST(device_a_result_that_nobody_takes_is_freed) {
     rank.device.engine_stream().synchronize();
     CHECK_EQUAL(rank.device.blocks_in_use(), size_t{0});
     CHECK_EQUAL(rank.take(gather(), DataType::float32).count(), 20);
+    rank.device.engine_stream().synchronize();
     CHECK_EQUAL(rank.device.blocks_in_use(), size_t{0});
   });
 }
@@ -327,6 +367,35 @@ TEST(device_shutdown_while_others_still_negotiate_fails_what_is_open) {
       CHECK(error_of(rank.engine, open).find("the engine was shut down") != std::string::npos);
     }
     check_value(tensor, 9, 2);
+  });
+}
+
+TEST(device_levels_are_connected_when_the_gpu_is_idle_and_its_queue_is_bounded) {
+  with_devices(4, {}, {0, 0, 1, 1}, [](DeviceRank& rank) {
+    constexpr int queued = 200;
+    std::vector<std::vector<Tensor>> tensors(3);
+    std::vector<int64_t> handles;
+    Params params = rank.engine.params();
+    params.hierarchical_allreduce = true;
+    for (size_t step = 0; step < tensors.size(); ++step) {  // the next one finds the GPU busy
+      tensors[step].assign(queued, Tensor(DataType::float32, {16}));
+      for (int i = 0; i < queued; ++i) {
+        Tensor& tensor = tensors[step][static_cast<size_t>(i)];
+        fill_with(rank, tensor, i + 1.0 * rank.rank());
+        const std::string name = std::to_string(step) + "." + std::to_string(i);
+        handles.push_back(rank.engine.enqueue(rank.allreduce(name, tensor)));
+        rank.wait(handles.back());
+      }
+      if (rank.rank() == 0) rank.engine.propose(step + 1, params);
+      rank.engine.end_step(true);
+    }
+    rank.finish_all(handles);
+    for (const std::vector<Tensor>& of_step : tensors) {
+      for (int i = 0; i < queued; ++i) check_value(of_step[static_cast<size_t>(i)], 0, 4.0 * i + 6);
+    }
+    CHECK(rank.network.reduce_scatters > 0);
+    CHECK(rank.device.most_collectives > 16);
+    CHECK(rank.device.most_collectives <= 3 * 129);  // of two levels, and a rest
   });
 }
 

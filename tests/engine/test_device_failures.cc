@@ -23,7 +23,7 @@ void fail_and_end(DeviceRank& rank, int stuck_rank, const std::shared_ptr<HostEv
 TEST(device_communicator_that_fails_ends_the_engine_of_all_ranks) {
   with_devices(2, {}, {}, [](DeviceRank& rank) {
     Tensor running(DataType::float32, {10}), waiting(DataType::float32, {10});
-    Tensor more(DataType::float32, {10}), rows(DataType::float32, {20});
+    Tensor more(DataType::float32, {10});
     const auto gate = std::make_shared<HostEvent>();
     rank.script.wait(gate);
     const int64_t given = rank.engine.enqueue(rank.allreduce("running", running));
@@ -41,7 +41,7 @@ TEST(device_communicator_that_fails_ends_the_engine_of_all_ranks) {
     while (!rank.engine.failed()) std::this_thread::sleep_for(1ms);
     // From the first moment on, but not while the GPU may still write to tensors.
     CHECK_THROWS(EngineError, "NCCL: remote error",
-                 rank.engine.take_result(gathered, rows.data(), rank.script.handle()));
+                 rank.engine.take_result(gathered, rank.script.handle()));
     CHECK_THROWS(EngineError, "NCCL: remote error",
                  rank.engine.order(settled, rank.script.handle()));
     const std::string reason = rank.engine.settle(settled, 1, rank.script.handle());

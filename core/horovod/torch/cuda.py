@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,11 +30,55 @@ def use(engine: _engine.Engine, index: int) -> None:
     """
     libraries = cuda_libraries.find_libraries()
     try:
-        engine.use_device(index, libraries.nccl, libraries.nvrtc, os.environ.get("NCCL_HOSTID", ""))
+        engine.use_device(
+            index,
+            libraries.nccl,
+            libraries.nvrtc,
+            functools.partial(_allocate, index),
+            os.environ.get("NCCL_HOSTID", ""),
+        )
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None
     except _engine.EngineError as error:
         raise RuntimeError(str(error)) from None
+
+
+def _allocate(index: int, nbytes: int, stream: int) -> tuple[int, torch.Tensor] | None:
+    """**Local.** Return memory of GPU ``index`` for use in ``stream``; None: there is none.
+
+    It is torch's, which gives back first what it keeps for later if that helps. A thread of the
+    engine calls this.
+    """
+    try:
+        with torch.cuda.stream(_external(stream, index)):
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{index}")
+    except torch.cuda.OutOfMemoryError:
+        return None
+    return memory.data_ptr(), memory
+
+
+def result_of(
+    memory: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, index: int
+) -> torch.Tensor:
+    """**Local.** Return the tensor that lies in ``memory`` of the engine, for the current stream.
+
+    Args:
+        memory: As ``_engine.Engine.take_result`` gives it; None: the tensor is empty.
+        shape: Shape of the tensor.
+        dtype: Its type.
+        index: The GPU.
+    """
+    device = f"cuda:{index}"
+    if memory is None:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    memory.record_stream(torch.cuda.current_stream(index))
+    result = torch.empty(0, dtype=dtype, device=device)
+    strides = torch.empty(tuple(shape), dtype=dtype, device="meta").stride()
+    return result.set_(memory.untyped_storage(), 0, tuple(shape), strides)
+
+
+def _external(stream: int, index: int) -> torch.cuda.ExternalStream:
+    return torch.cuda.ExternalStream(stream, device=index)  # type: ignore[no-untyped-call]
 
 
 def use_for_zeros(engine: _engine.Engine, index: int) -> None:
@@ -59,9 +105,7 @@ def keep_until_done(engine: _engine.Engine, index: int, kept: Any) -> None:
         index: The GPU.
         kept: Tensors, None, and sequences of those.
     """
-    stream = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
-        engine.device_stream, device=index
-    )
+    stream = _external(engine.device_stream, index)
     for each in kept:
         if isinstance(each, torch.Tensor):
             if each.is_cuda:

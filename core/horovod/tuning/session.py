@@ -187,8 +187,10 @@ class Session:
         for number, operations in signatures:
             message = protocol.Signature(signature=number, operations=tuple(operations))
             self._service.send(protocol.encode(message))
-        for epoch, name, ok, worst in self._engine.drain_checks():
-            check = protocol.ResultCheck(epoch=epoch, name=name, ok=ok, worst_error=worst)
+        for epoch, name, ok, worst, reason in self._engine.drain_checks():
+            check = protocol.ResultCheck(
+                epoch=epoch, name=name, ok=ok, worst_error=worst, reason=reason
+            )
             self._service.send(protocol.encode(check))
         if records or not self._has_steps:
             self._has_steps = bool(records)

@@ -1,5 +1,8 @@
 #include "comm/cuda/cuda_device.h"
 
+#include <map>
+#include <utility>
+
 #include "common/errors.h"
 
 namespace autotune {
@@ -35,22 +38,72 @@ CudaDevice::Current::~Current() {
   if (pushed_) device_.driver_.context_pop(&popped);
 }
 
-CudaDevice::CudaDevice(int index, const std::string& nvrtc) : index_(index) {
+struct CudaDevice::Shelf {
+  std::mutex mutex;
+  std::multimap<int, std::unique_ptr<Kept>> kept;  // by GPU
+};
+
+CudaDevice::Shelf& CudaDevice::shelf() {
+  static auto* const all = new Shelf;  // the driver may be gone before static objects are
+  return *all;
+}
+
+// One whose stream has nothing to do any more; a new one where there is none.
+std::unique_ptr<CudaDevice::Kept> CudaDevice::take_kept(int index) {
+  const std::lock_guard lock(shelf().mutex);
+  auto& all = shelf().kept;
+  const auto [begin, end] = all.equal_range(index);
+  for (auto each = begin; each != end; ++each) {
+    if (each->second->driver.stream_query(each->second->stream) != CudaDriver::success) continue;
+    std::unique_ptr<Kept> found = std::move(each->second);
+    all.erase(each);
+    return found;
+  }
+  return std::make_unique<Kept>();
+}
+
+CudaDevice::~CudaDevice() {
+  const std::lock_guard lock(shelf().mutex);
+  if (kept_->kernels) shelf().kept.emplace(index_, std::move(kept_));
+}
+
+CudaDevice::CudaDevice(int index, const std::string& nvrtc)
+    : kept_(take_kept(index)), driver_(kept_->driver), index_(index), pool_(kept_->pool) {
   driver_.check(driver_.init(0), "starting the driver");
   int device = 0, least = 0, greatest = 0;
   driver_.check(driver_.device_get(&device, index), "finding the GPU");
   char bus_id[64] = "";
   driver_.check(driver_.device_bus_id(bus_id, sizeof bus_id, device), "finding the GPU");
   identity_ = bus_id;
-  driver_.check(driver_.primary_context_retain(&context_, device), "getting the context");
+  if (!kept_->kernels) {
+    driver_.check(driver_.primary_context_retain(&context_, device), "getting the context");
+    kept_->context = context_;
+    const Current current(*this);
+    driver_.check(driver_.priority_range(&least, &greatest), "asking for priorities");
+    driver_.check(driver_.stream_create(&kept_->stream, stream_non_blocking, greatest),
+                  "making a stream");
+    kept_->kernels = std::make_unique<CopyKernels>(driver_, device, nvrtc);
+  }
+  context_ = kept_->context;
+  stream_ = kept_->stream;
+}
+
+uint64_t CudaDevice::id_of(DeviceStream stream) const {
+  if (driver_.stream_id == nullptr) return stream;
   const Current current(*this);
-  driver_.check(driver_.priority_range(&least, &greatest), "asking for priorities");
-  driver_.check(driver_.stream_create(&stream_, stream_non_blocking, greatest), "making a stream");
-  kernels_ = std::make_unique<CopyKernels>(driver_, device, nvrtc);
+  unsigned long long id = 0;
+  driver_.check(driver_.stream_id(handle_of(stream), &id), "asking for a stream's id");
+  return id;
 }
 
 std::function<void()> CudaDevice::binder() const {
-  return [set = driver_.context_set, context = context_] { set(context); };
+  // Nor may its calls spoil what another thread captures into a graph.
+  const auto exchange = driver_.capture_mode_exchange;
+  return [set = driver_.context_set, context = context_, exchange] {
+    set(context);
+    int mode = relaxed_capture;
+    exchange(&mode);
+  };
 }
 
 void* CudaDevice::take_event(bool timed) {
@@ -92,7 +145,7 @@ EventPtr CudaDevice::record(DeviceStream stream, bool timed) {
     }
     delete used;
   };
-  return EventPtr(new DeviceEvent{event, stream, number}, give_back);
+  return EventPtr(new DeviceEvent{event, id_of(stream), number}, give_back);
 }
 
 void CudaDevice::wait(DeviceStream stream, const DeviceEvent& event) {
@@ -116,24 +169,9 @@ double CudaDevice::elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) 
   return 1000.0 * static_cast<double>(milliseconds);
 }
 
-void* CudaDevice::allocate(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  const Current current(*this);
-  CudaPointer memory = 0;
-  driver_.check(driver_.memory_allocate(&memory, static_cast<size_t>(bytes), stream_),
-                "allocating memory");
-  return reinterpret_cast<void*>(memory);
-}
-
-void CudaDevice::free(void* memory, DeviceStream stream) {
-  if (memory == nullptr) return;
-  const Current current(*this);
-  driver_.memory_free(address_of(memory), handle_of(stream));  // at exit the driver may be gone
-}
-
 void CudaDevice::copy_all(const std::vector<DeviceCopy>& copies) {
   const Current current(*this);
-  kernels_->run(copies, stream_);
+  kept_->kernels->run(copies, stream_);
 }
 
 void CudaDevice::clear(void* memory, int64_t bytes) {

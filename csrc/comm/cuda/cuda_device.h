@@ -18,18 +18,22 @@ class CudaDevice final : public Device {
   // `index`: as CUDA_VISIBLE_DEVICES numbers them. `nvrtc`: path of the compiler's library, or
   // empty. Throws EngineError.
   CudaDevice(int index, const std::string& nvrtc);
+  // Its stream, its events and its kernels are kept for the next one of this GPU: frameworks
+  // remember for which stream they gave memory, so a stream may not be destroyed.
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
 
   int index() const override { return index_; }
   std::string identity() const override { return identity_; }
   DeviceStream stream() const override { return reinterpret_cast<DeviceStream>(stream_); }
+  uint64_t id_of(DeviceStream stream) const override;
   std::unique_ptr<DeviceUse> use() const override { return std::make_unique<Current>(*this); }
   std::function<void()> binder() const override;
   EventPtr record(DeviceStream stream, bool timed) override;
   void wait(DeviceStream stream, const DeviceEvent& event) override;
   bool is_complete(const DeviceEvent& event) override;
   double elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) override;
-  void* allocate(int64_t bytes) override;
-  void free(void* memory, DeviceStream stream) override;
   void copy_all(const std::vector<DeviceCopy>& copies) override;
   void clear(void* memory, int64_t bytes) override;
   void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override;
@@ -54,15 +58,27 @@ class CudaDevice final : public Device {
     int capture_mode_;  // before
   };
 
+  // What the next one uses.
+  struct Kept {
+    CudaDriver driver;
+    void* context = nullptr;  // the primary one, which frameworks use, too
+    void* stream = nullptr;
+    std::shared_ptr<Pool> pool = std::make_shared<Pool>();
+    std::unique_ptr<CopyKernels> kernels;
+  };
+  struct Shelf;
+
+  static Shelf& shelf();
+  static std::unique_ptr<Kept> take_kept(int index);
   void* take_event(bool timed);
 
-  const CudaDriver driver_;
+  std::unique_ptr<Kept> kept_;
+  const CudaDriver& driver_;
   const int index_;
   std::string identity_;
-  void* context_ = nullptr;  // the primary one, which frameworks use, too
+  void* context_ = nullptr;
   void* stream_ = nullptr;
-  std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
-  std::unique_ptr<CopyKernels> kernels_;
+  std::shared_ptr<Pool> pool_;
 };
 
 }  // namespace autotune

@@ -19,6 +19,7 @@ CudaDriver::CudaDriver() {
   library.find("cuCtxPopCurrent_v2", context_pop);
   library.find("cuCtxGetStreamPriorityRange", priority_range);
   library.find("cuStreamCreateWithPriority", stream_create);
+  library.find("cuStreamQuery", stream_query);
   library.find("cuStreamWaitEvent", stream_wait_event);
   library.find("cuStreamIsCapturing", stream_is_capturing);
   library.find("cuThreadExchangeStreamCaptureMode", capture_mode_exchange);
@@ -26,14 +27,17 @@ CudaDriver::CudaDriver() {
   library.find("cuEventRecord", event_record);
   library.find("cuEventQuery", event_query);
   library.find("cuEventElapsedTime", event_elapsed);
-  library.find("cuMemAllocAsync", memory_allocate);
-  library.find("cuMemFreeAsync", memory_free);
   library.find("cuMemcpyAsync", memory_copy);
   library.find("cuMemsetD8Async", memory_set);
   library.find("cuModuleLoadData", module_load);
   library.find("cuModuleGetFunction", module_function);
   library.find("cuLaunchKernel", launch);
   library.find("cuGetErrorString", error_text);
+  try {
+    library.find("cuStreamGetId", stream_id);
+  } catch (const EngineError&) {
+    stream_id = nullptr;
+  }
 }
 
 void CudaDriver::check(int result, const char* what) const {

@@ -30,6 +30,8 @@ struct CudaDriver {
   int (*context_pop)(void** context);
   int (*priority_range)(int* least, int* greatest);
   int (*stream_create)(void** stream, unsigned flags, int priority);
+  int (*stream_id)(void* stream, unsigned long long* id);  // nullptr: before CUDA 12
+  int (*stream_query)(void* stream);
   int (*stream_wait_event)(void* stream, void* event, unsigned flags);
   int (*stream_is_capturing)(void* stream, int* status);
   int (*capture_mode_exchange)(int* mode);
@@ -37,8 +39,6 @@ struct CudaDriver {
   int (*event_record)(void* event, void* stream);
   int (*event_query)(void* event);
   int (*event_elapsed)(float* milliseconds, void* begin, void* end);
-  int (*memory_allocate)(CudaPointer* memory, size_t bytes, void* stream);
-  int (*memory_free)(CudaPointer memory, void* stream);
   int (*memory_copy)(CudaPointer to, CudaPointer from, size_t bytes, void* stream);
   int (*memory_set)(CudaPointer memory, unsigned char value, size_t bytes, void* stream);
   int (*module_load)(void** module, const void* image);

@@ -4,11 +4,6 @@
 
 namespace autotune {
 
-HierarchicalDevice::HierarchicalDevice(DeviceCommunicator& flat, const HostMap& map)
-    : flat_(flat),
-      local_(flat.split(map.host_of(flat.rank()))),
-      cross_(flat.split(map.local_rank(flat.rank()))) {}
-
 void HierarchicalDevice::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) {
   const auto item = static_cast<int64_t>(size_of(type));
   const int64_t slices = local_->size();

@@ -5,17 +5,19 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/device.h"
-#include "comm/hierarchical/hierarchical_communicator.h"
 
 namespace autotune {
 
 class HierarchicalDevice final : public DeviceCommunicator {
  public:
-  // Collective over the ranks of `flat`, which outlives this; `map` has several hosts.
-  HierarchicalDevice(DeviceCommunicator& flat, const HostMap& map);
+  // `flat` outlives this; `local`: the ranks of this host, `cross`: those of this lane.
+  HierarchicalDevice(DeviceCommunicator& flat, std::unique_ptr<DeviceCommunicator> local,
+                     std::unique_ptr<DeviceCommunicator> cross)
+      : flat_(flat), local_(std::move(local)), cross_(std::move(cross)) {}
 
   int rank() const override { return flat_.rank(); }
   int size() const override { return flat_.size(); }
@@ -35,7 +37,6 @@ class HierarchicalDevice final : public DeviceCommunicator {
   }
   void begin_group() override { flat_.begin_group(); }
   void end_group() override { flat_.end_group(); }
-  std::unique_ptr<DeviceCommunicator> split(int color) override { return flat_.split(color); }
   std::string failure() override;
   void abort() override;
 

@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <cstring>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "common/errors.h"
@@ -61,20 +59,12 @@ int op_number(ReduceOp op) {
   throw EngineError("NCCL: has no Adasum");
 }
 
-// How long aborted communicators may take to end.
-constexpr auto abort_patience = std::chrono::seconds(5);
-
-// NCCL waits without end for ranks that have died: it waits in a thread of its own while this one
-// looks after the job. The thread is left alone when `on_wait` throws: the process is about to
-// end, or the other ranks come after all.
-int wait_in_thread(std::function<int()> act, const WaitHook& on_wait) {
-  const NcclCall call(std::move(act));
-  while (!call.done()) {
-    on_wait();
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  return call.result();
-}
+// How long a communicator may take to end.
+constexpr auto end_patience = std::chrono::seconds(5);
+// How long the end of a communicator waits for a call that is inside it.
+constexpr auto call_patience = std::chrono::seconds(3);
+// Where lengths change all the time, knowing them does not help.
+constexpr size_t most_known = 4096;
 
 struct Place {
   char host[64];
@@ -101,71 +91,159 @@ void check_devices(const Device& device, const std::string& host_id, Communicato
   }
 }
 
-}  // namespace
+// FNV-1a.
+void add_to(uint64_t& hash, uint64_t value) { hash = (hash ^ value) * 0x100000001b3; }
 
-NcclCall::NcclCall(std::function<int()> act) : state_(std::make_shared<State>()) {
-  std::thread([state = state_, act = std::move(act)] {
-    state->result = act();
-    state->done = true;
-  }).detach();
+// Ranks of `plain` that say the same color as this one.
+std::vector<int> members_of(Communicator& plain, int color) {
+  std::vector<int> colors(static_cast<size_t>(plain.size()));
+  colors[static_cast<size_t>(plain.rank())] = color;
+  plain.allgather(colors.data(), std::vector<int64_t>(colors.size(), sizeof color));
+  std::vector<int> members;
+  for (int rank = 0; rank < plain.size(); ++rank) {
+    if (colors[static_cast<size_t>(rank)] == color) members.push_back(rank);
+  }
+  return members;
 }
+
+// By which the members find each other: the first one's.
+NcclId exchange_id(const NcclLibrary& nccl, Communicator& plain, const std::vector<int>& members) {
+  std::vector<NcclId> ids(static_cast<size_t>(plain.size()));
+  NcclId& own = ids[static_cast<size_t>(plain.rank())];
+  std::memset(&own, 0, sizeof own);
+  if (plain.rank() == members[0]) nccl.check(nccl.make_id(&own), "starting a communicator");
+  plain.allgather(ids.data(), std::vector<int64_t>(ids.size(), sizeof own));
+  return ids[static_cast<size_t>(members[0])];
+}
+
+}  // namespace
 
 std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
     std::shared_ptr<const NcclLibrary> nccl, const Device& device, const std::string& host_id,
-    Communicator* plain, const WaitHook& on_wait) {
-  const int rank = plain == nullptr ? 0 : plain->rank();
-  const int size = plain == nullptr ? 1 : plain->size();
+    Communicator* plain, int color, const WaitHook& on_wait) {
+  int rank = 0, size = 1;
   NcclId id{};
-  if (plain != nullptr) check_devices(device, host_id, *plain);
-  if (rank == 0) nccl->check(nccl->make_id(&id), "starting a communicator");
-  if (plain != nullptr) plain->broadcast(&id, sizeof id, 0);
-  auto made = std::make_shared<void*>(nullptr);
-  // A communicator belongs to the GPU that is current in the thread that makes it.
-  const auto make = [nccl, made, size, id, rank, bind = device.binder()] {
-    bind();
-    return nccl->init(made.get(), size, id, rank);
+  if (plain == nullptr) {
+    nccl->check(nccl->make_id(&id), "starting a communicator");
+  } else {
+    check_devices(device, host_id, *plain);
+    const std::vector<int> members = members_of(*plain, color);
+    const auto own = std::find(members.begin(), members.end(), plain->rank());
+    rank = static_cast<int>(own - members.begin());
+    size = static_cast<int>(members.size());
+    id = exchange_id(*nccl, *plain, members);
+  }
+  struct Made {
+    void* communicator = nullptr;
+    std::atomic<bool> is_wanted{true};
   };
-  nccl->check(wait_in_thread(make, on_wait), "making a communicator");
-  return std::unique_ptr<DeviceCommunicator>(
-      new NcclCommunicator(std::move(nccl), device.binder(), device.stream(), *made, rank, size));
+  const auto made = std::make_shared<Made>();
+  // A communicator belongs to the GPU that is current in the thread that makes it.
+  const NcclCall making([nccl, made, size, id, rank, bind = device.binder()] {
+    bind();
+    const int result = nccl->init(&made->communicator, size, id, rank);
+    if (!made->is_wanted && result == NcclLibrary::success) nccl->abort(made->communicator);
+    return result;
+  });
+  try {
+    nccl->check(making.finish(on_wait), "making a communicator");
+  } catch (...) {
+    made->is_wanted = false;  // the process is about to end, or the other ranks come after all
+    throw;
+  }
+  auto* const stream = reinterpret_cast<void*>(device.stream());
+  return std::unique_ptr<DeviceCommunicator>(new NcclCommunicator(
+      {std::move(nccl), made->communicator, stream}, device.binder(), rank, size, on_wait));
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (communicator_ != nullptr) nccl_->destroy(communicator_);
-  while (abort_ && !abort_->done() && std::chrono::steady_clock::now() < abort_until_) {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  if (!ending_) end(&NcclLibrary::destroy);
+  const auto left = end_until_ - std::chrono::steady_clock::now();
+  ending_->wait(std::chrono::duration_cast<std::chrono::milliseconds>(left));
+}
+
+int NcclCommunicator::Caller::call(const Part& p) const {
+  switch (p.kind) {
+    case Kind::allreduce:
+      return nccl->allreduce(p.from, p.to, p.count, p.type, p.other, communicator, stream);
+    case Kind::reduce_scatter:
+      return nccl->reduce_scatter(p.from, p.to, p.count, p.type, p.other, communicator, stream);
+    case Kind::allgather:
+      return nccl->allgather(p.from, p.to, p.count, p.type, communicator, stream);
+    case Kind::broadcast:
+      return nccl->broadcast(p.from, p.to, p.count, p.type, p.other, communicator, stream);
+    case Kind::send:
+      return nccl->send(p.from, p.count, p.type, p.other, communicator, stream);
+    case Kind::receive:
+      return nccl->receive(p.to, p.count, p.type, p.other, communicator, stream);
   }
+  return NcclLibrary::success;
+}
+
+// The first error; a group is ended in any case: it would swallow whatever this thread calls next.
+int NcclCommunicator::Caller::call_all(const std::vector<Part>& parts) const {
+  if (parts.size() == 1) return call(parts[0]);
+  int result = nccl->group_start();
+  if (result != NcclLibrary::success) return result;
+  for (const Part& part : parts) {
+    if (result == NcclLibrary::success) result = call(part);
+  }
+  const int ended = nccl->group_end();
+  return result == NcclLibrary::success ? ended : result;
+}
+
+void NcclCommunicator::add(const Part& part) {
+  if (part.count > 0) parts_.push_back(part);
+  if (depth_ == 0) launch();
+}
+
+void NcclCommunicator::end_group() {
+  if (--depth_ == 0) launch();
+}
+
+void NcclCommunicator::launch() {
+  if (parts_.empty()) return;
+  const std::vector<Part> parts = std::exchange(parts_, {});
+  uint64_t like = 0xcbf29ce484222325;
+  for (const Part& part : parts) {
+    add_to(like, static_cast<uint64_t>(part.kind));
+    add_to(like, part.count);
+    add_to(like, static_cast<uint64_t>(part.type));
+    add_to(like, static_cast<uint64_t>(part.other));
+  }
+  if (known_.count(like) > 0) {
+    caller_.nccl->check(caller_.call_all(parts), "a collective");
+    return;
+  }
+  running_.emplace([caller = caller_, parts, bind = bind_] {
+    bind();
+    return caller.call_all(parts);
+  });
+  caller_.nccl->check(running_->finish(on_wait_), "a collective");
+  if (known_.size() >= most_known) known_.clear();
+  known_.insert(like);
 }
 
 void NcclCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op) {
-  const int type_of_all = type_number(type), op_of_all = op_number(op);
-  std::optional<DeviceGroup> group;
-  if (spans.size() > 1) group.emplace(*this);
+  DeviceGroup group(*this);
   for (const Span& span : spans) {
-    if (span.count == 0) continue;
-    nccl_->check(nccl_->allreduce(span.input, span.output, static_cast<size_t>(span.count),
-                                  type_of_all, op_of_all, communicator_, stream_),
-                 "allreduce");
+    add({Kind::allreduce, span.input, span.output, static_cast<size_t>(span.count),
+         type_number(type), op_number(op)});
   }
-  if (group) group->end();
+  group.end();
 }
 
 void NcclCommunicator::reduce_scatter(const void* blocks, void* own, int64_t count, DataType type,
                                       ReduceOp op) {
-  if (count == 0) return;
-  nccl_->check(nccl_->reduce_scatter(blocks, own, static_cast<size_t>(count), type_number(type),
-                                     op_number(op), communicator_, stream_),
-               "reducescatter");
+  add({Kind::reduce_scatter, blocks, own, static_cast<size_t>(count), type_number(type),
+       op_number(op)});
 }
 
 void NcclCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) {
   auto* block = static_cast<char*>(blocks);
   const auto [least, most] = std::minmax_element(bytes_per_rank.begin(), bytes_per_rank.end());
   if (*least == *most) {
-    if (*most == 0) return;
-    nccl_->check(nccl_->allgather(block + *most * rank_, block, static_cast<size_t>(*most),
-                                  uint8_type, communicator_, stream_),
-                 "allgather");
+    add({Kind::allgather, block + *most * rank_, block, static_cast<size_t>(*most), uint8_type, 0});
     return;
   }
   DeviceGroup group(*this);
@@ -178,10 +256,7 @@ void NcclCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes
 }
 
 void NcclCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
-  if (bytes == 0) return;
-  nccl_->check(nccl_->broadcast(data, data, static_cast<size_t>(bytes), uint8_type, root_rank,
-                                communicator_, stream_),
-               "broadcast");
+  add({Kind::broadcast, data, data, static_cast<size_t>(bytes), uint8_type, root_rank});
 }
 
 void NcclCommunicator::alltoall(const void* send, void* receive,
@@ -193,56 +268,43 @@ void NcclCommunicator::alltoall(const void* send, void* receive,
   for (size_t peer = 0; peer < n; ++peer) {
     const int64_t sent = bytes[own * n + peer], received = bytes[peer * n + own];
     const int to = static_cast<int>(peer);
-    if (sent > 0) {
-      nccl_->check(
-          nccl_->send(next_sent, static_cast<size_t>(sent), uint8_type, to, communicator_, stream_),
-          "alltoall");
-    }
-    if (received > 0) {
-      nccl_->check(nccl_->receive(next_received, static_cast<size_t>(received), uint8_type, to,
-                                  communicator_, stream_),
-                   "alltoall");
-    }
+    add({Kind::send, next_sent, nullptr, static_cast<size_t>(sent), uint8_type, to});
+    add({Kind::receive, nullptr, next_received, static_cast<size_t>(received), uint8_type, to});
     next_sent += sent;
     next_received += received;
   }
   group.end();
 }
 
-void NcclCommunicator::begin_group() { nccl_->check(nccl_->group_start(), "a group"); }
-
-void NcclCommunicator::end_group() { nccl_->check(nccl_->group_end(), "a group"); }
-
-std::unique_ptr<DeviceCommunicator> NcclCommunicator::split(int color) {
-  void* part = nullptr;
-  nccl_->check(nccl_->split(communicator_, color, rank_, &part, nullptr), "splitting");
-  if (color < 0 || part == nullptr) return nullptr;
-  int rank = 0, size = 0;
-  nccl_->check(nccl_->rank_in(part, &rank), "splitting");
-  nccl_->check(nccl_->size_of(part, &size), "splitting");
-  return std::unique_ptr<DeviceCommunicator>(new NcclCommunicator(
-      nccl_, bind_, reinterpret_cast<DeviceStream>(stream_), part, rank, size));
-}
-
 std::string NcclCommunicator::failure() {
-  if (communicator_ == nullptr) return "";
+  if (ending_) return "";
+  if (running_ && !running_->wait(std::chrono::milliseconds(0))) return "";
+  const NcclLibrary& nccl = *caller_.nccl;
   int result = NcclLibrary::success;
-  nccl_->async_error(communicator_, &result);
+  nccl.async_error(caller_.communicator, &result);
   if (result == NcclLibrary::success) return "";
-  const char* more = nccl_->last_error(communicator_);
-  return std::string("NCCL: ") + nccl_->error_text(result) +
+  const char* more = nccl.last_error(caller_.communicator);
+  return std::string("NCCL: ") + nccl.error_text(result) +
          (more != nullptr && *more != '\0' ? std::string(" (") + more + ")" : "");
 }
 
 void NcclCommunicator::abort() {
-  if (communicator_ == nullptr) return;
-  // NCCL returns when the GPU has left all of this communicator's kernels.
-  abort_.emplace([nccl = nccl_, bind = bind_, communicator = communicator_] {
+  if (!ending_) end(&NcclLibrary::abort);
+}
+
+// NCCL returns when the GPU has left all of this communicator's kernels. A call that is still
+// inside it is told to leave at once, but what it uses is freed only at the end of the group.
+void NcclCommunicator::end(int (*NcclLibrary::*how)(void*)) {
+  ending_.emplace([caller = caller_, how, bind = bind_, running = running_] {
     bind();
-    return nccl->abort(communicator);
+    const NcclLibrary& nccl = *caller.nccl;
+    nccl.group_start();
+    const int result = (nccl.*how)(caller.communicator);
+    if (running) running->wait(call_patience);
+    const int ended = nccl.group_end();
+    return result == NcclLibrary::success ? ended : result;
   });
-  abort_until_ = std::chrono::steady_clock::now() + abort_patience;
-  communicator_ = nullptr;
+  end_until_ = std::chrono::steady_clock::now() + end_patience;
 }
 
 }  // namespace autotune

@@ -1,42 +1,37 @@
 // Collectives over GPUs by NCCL.
+//
+// NCCL connects ranks when a call first needs it, and waits for them without end. Which call does
+// is its own business: it depends on the operation, the type and the lengths. So a call that is
+// unlike all before it is made in a thread of its own, which is watched; one that is like an
+// earlier one finds all its connections made, and costs no thread.
 #pragma once
 
-#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "comm/device.h"
+#include "comm/nccl/nccl_call.h"
 #include "comm/nccl/nccl_library.h"
 
 namespace autotune {
 
-// Something that NCCL does in a thread of its own; the thread goes on when this is gone.
-class NcclCall {
- public:
-  explicit NcclCall(std::function<int()> act);
-  bool done() const { return state_->done; }
-  int result() const { return state_->result; }  // once it is done
-
- private:
-  struct State {
-    std::atomic<bool> done{false};
-    int result = 0;
-  };
-  std::shared_ptr<State> state_;
-};
-
 class NcclCommunicator final : public DeviceCommunicator {
  public:
-  // Collective over the ranks of `plain`; nullptr: one rank. `device` outlives this.
+  // See DeviceConnector. `device` outlives this.
   static std::unique_ptr<DeviceCommunicator> connect(std::shared_ptr<const NcclLibrary> nccl,
                                                      const Device& device,
                                                      const std::string& host_id,
-                                                     Communicator* plain, const WaitHook& on_wait);
+                                                     Communicator* plain, int color,
+                                                     const WaitHook& on_wait);
+  // Seconds at most, see DeviceCommunicator::abort.
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -49,31 +44,55 @@ class NcclCommunicator final : public DeviceCommunicator {
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
   void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
-  void begin_group() override;
+  void begin_group() override { ++depth_; }
   void end_group() override;
-  std::unique_ptr<DeviceCommunicator> split(int color) override;
   std::string failure() override;
   void abort() override;
 
  private:
-  // `bind` makes its GPU the calling thread's.
-  NcclCommunicator(std::shared_ptr<const NcclLibrary> nccl, std::function<void()> bind,
-                   DeviceStream stream, void* communicator, int rank, int size)
-      : nccl_(std::move(nccl)),
-        bind_(std::move(bind)),
-        stream_(reinterpret_cast<void*>(stream)),
-        communicator_(communicator),
-        rank_(rank),
-        size_(size) {}
+  enum class Kind { allreduce, reduce_scatter, allgather, broadcast, send, receive };
+  // One call of NCCL's; `other`: its operation, or the rank of the other side.
+  struct Part {
+    Kind kind;
+    const void* from;
+    void* to;
+    size_t count;
+    int type;
+    int other;
+  };
+  // What the calls are made with; they may outlive this.
+  struct Caller {
+    std::shared_ptr<const NcclLibrary> nccl;
+    void* communicator;
+    void* stream;
 
-  std::shared_ptr<const NcclLibrary> nccl_;
-  std::function<void()> bind_;
-  void* stream_;
-  void* communicator_;  // nullptr: aborted
-  int rank_;
-  int size_;
-  std::optional<NcclCall> abort_;
-  std::chrono::steady_clock::time_point abort_until_{};
+    int call(const Part& part) const;
+    int call_all(const std::vector<Part>& parts) const;
+  };
+
+  // `bind` makes its GPU the calling thread's.
+  NcclCommunicator(Caller caller, std::function<void()> bind, int rank, int size, WaitHook on_wait)
+      : caller_(std::move(caller)),
+        bind_(std::move(bind)),
+        rank_(rank),
+        size_(size),
+        on_wait_(std::move(on_wait)) {}
+
+  void add(const Part& part);
+  void launch();
+  void end(int (*NcclLibrary::*how)(void*));
+
+  const Caller caller_;
+  const std::function<void()> bind_;
+  const int rank_;
+  const int size_;
+  const WaitHook on_wait_;
+  int depth_ = 0;                       // of groups
+  std::vector<Part> parts_;             // of the launch in preparation
+  std::unordered_set<uint64_t> known_;  // what launches have been like
+  std::optional<NcclCall> running_;     // the last one that was watched
+  std::optional<NcclCall> ending_;      // aborted, or destroyed
+  std::chrono::steady_clock::time_point end_until_{};
 };
 
 }  // namespace autotune

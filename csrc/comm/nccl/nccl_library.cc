@@ -10,10 +10,7 @@ NcclLibrary::NcclLibrary(const std::string& path) {
   library.find("ncclGetVersion", version);
   library.find("ncclGetUniqueId", make_id);
   library.find("ncclCommInitRank", init);
-  library.find("ncclCommSplit", split);
   library.find("ncclCommAbort", abort);
-  library.find("ncclCommUserRank", rank_in);
-  library.find("ncclCommCount", size_of);
   library.find("ncclCommDestroy", destroy);
   library.find("ncclCommGetAsyncError", async_error);
   library.find("ncclGroupStart", group_start);

@@ -22,9 +22,6 @@ struct NcclLibrary {
   int (*version)(int* version);
   int (*make_id)(NcclId* id);
   int (*init)(void** communicator, int size, NcclId id, int rank);
-  int (*split)(void* communicator, int color, int key, void** part, void* config);
-  int (*rank_in)(void* communicator, int* rank);
-  int (*size_of)(void* communicator, int* size);
   int (*abort)(void* communicator);
   int (*destroy)(void* communicator);
   int (*async_error)(void* communicator, int* result);

@@ -188,6 +188,7 @@ void Cycle::heard_responses() {
 
 void Cycle::process(ResponseList& list) {
   if (list.change) {
+    executor_.params_changed(params_, list.change->params);
     params_ = list.change->params;
     submission_.lock()->apply(*list.change);
   }
@@ -273,6 +274,10 @@ void Cycle::perform(const Work& work) {
       if (worst_error >= 0 && rank_ == 0) {
         const auto place = static_cast<size_t>(response.check);
         submission_.lock()->add_check(work.entries[place]->request->name, worst_error);
+      }
+      const std::string shortage = executor_.take_shortage();
+      if (!shortage.empty() && rank_ == 0) {
+        submission_.lock()->add_check(work.entries[0]->request->name, -1, shortage);
       }
       if (response.on_device) status_.device_is_busy = true;
     }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "comm/choose_device.h"
 #include "common/errors.h"
@@ -18,6 +19,9 @@ namespace {
 // torch.distributed on 2 H200, ResNet-50's gradients: 0.45 ms a step from 2 MiB on, 0.53 from
 // 1 MiB, 0.51 from 4, 0.55 with all of them packed, 0.38 for a flat tensor).
 constexpr int64_t in_place_bytes = 2 << 20;
+// Responses whose end the GPU has not reached; each is some launches, of about 1,000 that a stream
+// takes before the driver blocks.
+constexpr size_t most_under_way = 128;
 // Tensors begin at whole words of this many bytes in the buffer, so that they are copied in those.
 constexpr int64_t alignment = 16;
 
@@ -57,19 +61,57 @@ DeviceCommunicator& DeviceExecutor::connect(int32_t id, const Members& set, bool
   const Communicators& host = set.communicators;
   if (!connected.flat) {
     Activity activity(job_timeline_, "INIT_NCCL");
-    connected.flat = backend_.connect(host.plain.get(), set.on_wait);
+    drain(set.on_wait);
+    connected.flat = backend_.connect(host.plain.get(), 0, set.on_wait);
   }
   if (!hierarchical || !host.hierarchical) return *connected.flat;
-  if (!connected.hierarchical) {
-    connected.hierarchical = choose_two_levels(*connected.flat, host.host_of_rank);
+  if (!std::exchange(connected.knows_levels, true)) {
+    Activity activity(job_timeline_, "INIT_NCCL");
+    drain(set.on_wait);
+    connected.hierarchical = choose_two_levels(*connected.flat, backend_.connect, *host.plain,
+                                               host.host_of_rank, set.on_wait);
   }
   return connected.hierarchical ? *connected.hierarchical : *connected.flat;
+}
+
+void DeviceExecutor::remove_set(int32_t id, const WaitHook& on_wait) {
+  if (connected_.count(id) == 0) return;
+  drain(on_wait);
+  const auto use = device_.use();
+  connected_.erase(id);
+  buffer_.remove_set(id);
+}
+
+// Throws when a rank is gone or a communicator has failed: the GPU would never get there.
+void DeviceExecutor::wait_for(const DeviceEvent& event, const WaitHook& on_wait) {
+  while (!device_.is_complete(event)) {
+    on_wait();
+    check_communicators();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+// All ranks get past this: what one of them waits for has been given to the GPUs of the others.
+void DeviceExecutor::drain(const WaitHook& on_wait) {
+  if (last_) wait_for(*last_, on_wait);
+  under_way_.clear();
+}
+
+// The driver holds up the thread that gives a GPU more than it can queue, without end where the GPU
+// waits for a rank that has died.
+void DeviceExecutor::make_room(const WaitHook& on_wait) {
+  if (under_way_.size() < most_under_way) return;
+  wait_for(*under_way_[most_under_way / 2], on_wait);
+  under_way_.erase(under_way_.begin(), under_way_.begin() + most_under_way / 2 + 1);
 }
 
 void DeviceExecutor::run(const Work& work, const Members& set, const Params& params) {
   const Response& response = *work.response;
   const Entries& entries = work.entries;
   const auto use = device_.use();
+  set_ = &set;
+  params_ = &params;
+  make_room(set.on_wait);
   DeviceCommunicator& communicator =
       connect(response.process_set, set,
               params.hierarchical_allreduce && response.operation == Operation::allreduce);
@@ -95,22 +137,26 @@ void DeviceExecutor::run(const Work& work, const Members& set, const Params& par
       break;
   }
   timeline_.end();
-  for (void* memory : scratch_) device_.free(memory, device_.stream());
   scratch_.clear();
   last_ = device_.record(device_.stream());
+  under_way_.push_back(last_);
   for (TensorEntry* entry : entries) {
     if (entry->handle) entry->handle->finished = last_;
   }
 }
 
 bool DeviceExecutor::busy() {
+  check_communicators();
+  return has_work();
+}
+
+void DeviceExecutor::check_communicators() {
   for (const auto& [id, connected] : connected_) {
     for (const auto* each : {&connected.flat, &connected.hierarchical}) {
       const std::string failure = *each ? (*each)->failure() : "";
       if (!failure.empty()) throw EngineError(failure);
     }
   }
-  return has_work();
 }
 
 bool DeviceExecutor::has_work() {
@@ -139,10 +185,11 @@ void DeviceExecutor::close(bool failed) {
   try {
     // Copies behind the collectives may still write to tensors, which the script gets back now.
     if (aborted) idle_within(std::chrono::seconds(1));
-    free_buffer();
   } catch (const EngineError& error) {
     log(LogLevel::error, error.what());
   }
+  scratch_.clear();
+  buffer_.release();
 }
 
 bool DeviceExecutor::idle_within(std::chrono::seconds time) {
@@ -160,10 +207,10 @@ void DeviceExecutor::wait_for_inputs(const Entries& entries) {
   for (const TensorEntry* entry : entries) {
     const EventPtr& ready = entry->ready;
     if (!ready) continue;
-    const auto same = [&](const auto& each) { return each.first == ready->stream; };
+    const auto same = [&](const auto& each) { return each.first == ready->stream_id; };
     const auto known = std::find_if(latest_.begin(), latest_.end(), same);
     if (known == latest_.end()) {
-      latest_.emplace_back(ready->stream, ready);
+      latest_.emplace_back(ready->stream_id, ready);
     } else if (known->second->number < ready->number) {
       known->second = ready;
     }
@@ -177,23 +224,58 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
   const Reduction how = reduction_of(response, communicator.size());
   const auto item = static_cast<int64_t>(size_of(how.type));
   const bool converts = how.type != response.dtype;
-  const bool scales_after = how.postscale != 1.0 || how.divisor != 1;
   // Alike on all ranks.
   const int64_t limit_bytes = converts             ? std::numeric_limits<int64_t>::max()
                               : entries.size() > 1 ? in_place_bytes
                                                    : 0;
-  const int64_t packed_bytes = pack_offsets(entries, limit_bytes, item, alignment, offsets_);
-  char* const buffer = reserve(packed_bytes);
+  const int64_t room =
+      grant(response, pack_offsets(entries, limit_bytes, item, alignment, offsets_));
+  const auto room_items = room / alignment * alignment / item;
+  int64_t used = 0;  // bytes of the buffer
+  parts_.clear();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const int64_t count = entries[i]->request->count();
+    if (offsets_[i] < 0 || (!converts && count > room_items)) {
+      parts_.push_back({entries[i], 0, count, -1});
+      continue;
+    }
+    for (int64_t first = 0; first < count;) {
+      if (used > 0 && used + (count - first) * item > room) {
+        reduce_parts(response, how, communicator);
+        used = 0;
+      }
+      const int64_t taken = std::min(count - first, room_items);
+      parts_.push_back({entries[i], first, taken, used});
+      used += (taken * item + alignment - 1) / alignment * alignment;
+      first += taken;
+    }
+  }
+  reduce_parts(response, how, communicator);
+}
+
+// Of `parts_`, which are done then.
+void DeviceExecutor::reduce_parts(const Response& response, const Reduction& how,
+                                  DeviceCommunicator& communicator) {
+  const auto item = static_cast<int64_t>(size_of(how.type));
+  const auto own_item = static_cast<int64_t>(size_of(response.dtype));
+  const bool scales_after = how.postscale != 1.0 || how.divisor != 1;
+  int64_t packed_bytes = 0;
+  for (const Part& part : parts_) {
+    if (part.offset < 0) continue;
+    const int64_t end = part.offset + part.count * item;
+    packed_bytes = std::max(packed_bytes, (end + alignment - 1) / alignment * alignment);
+  }
+  char* const buffer = buffer_.data(packed_bytes, set_->on_wait);
   before_.clear();
   after_.clear();
   spans_.clear();
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const TensorEntry& entry = *entries[i];
-    const int64_t count = entry.request->count();
-    const bool is_packed = offsets_[i] >= 0;
-    char* const place = is_packed ? buffer + offsets_[i] : nullptr;
-    const void* input = entry.input;
-    void* output = entry.output;
+  for (const Part& part : parts_) {
+    const TensorEntry& entry = *part.entry;
+    const int64_t count = part.count;
+    const bool is_packed = part.offset >= 0;
+    char* const place = is_packed ? buffer + part.offset : nullptr;
+    const void* input = offset(entry.input, part.first * own_item);
+    void* output = offset(entry.output, part.first * own_item);
     if (is_zeros(entry)) {
       if (is_packed) {
         device_.clear(place, count * item);
@@ -223,18 +305,34 @@ void DeviceExecutor::allreduce(const Response& response, const Entries& entries,
     timeline_.mark("NCCL_ALLREDUCE");
   }
   unpack(after_);
+  parts_.clear();
 }
 
 void DeviceExecutor::allgather(const Response& response, const Entries& entries,
                                DeviceCommunicator& communicator) {
-  const int size = communicator.size();
-  const Blocks layout = gathered_blocks(entries, response.items, size);
   for (size_t i = 0; i < entries.size(); ++i) {
     const std::vector<int64_t>& rows = response.items[i].rows;
     make_result(*entries[i], std::accumulate(rows.begin(), rows.end(), int64_t{0}));
   }
+  const auto bytes_of = [](int64_t sum, const TensorEntry* each) {
+    return sum + each->handle->result_bytes;
+  };
+  const int64_t bytes = std::accumulate(entries.begin(), entries.end(), int64_t{0}, bytes_of);
+  if (entries.size() == 1 || grant(response, bytes) == bytes) {
+    return gather(entries, response.items, communicator);
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {  // needs no buffer
+    gather({entries[i]}, {response.items[i]}, communicator);
+  }
+}
+
+void DeviceExecutor::gather(const Entries& entries, const std::vector<ResponseItem>& items,
+                            DeviceCommunicator& communicator) {
+  const int size = communicator.size();
+  const Blocks layout = gathered_blocks(entries, items, size);
   const bool fused = entries.size() > 1;
-  void* const buffer = fused ? reserve(layout.total_bytes()) : entries[0]->handle->device_result;
+  void* const buffer = fused ? buffer_.data(layout.total_bytes(), set_->on_wait)
+                             : entries[0]->handle->device_result.data;
   const auto bytes_copy = [](const void* from, void* to, int64_t bytes) {
     return DeviceCopy{from, to, bytes};
   };
@@ -252,13 +350,14 @@ void DeviceExecutor::allgather(const Response& response, const Entries& entries,
     timeline_.mark("NCCL_ALLGATHER");
   }
   if (!fused) return;
-  const auto item = static_cast<int64_t>(size_of(response.dtype));
+  const auto item = static_cast<int64_t>(size_of(entries[0]->request->dtype));
   for (int rank = 0; rank < size; ++rank) {
     const Piece* const pieces = layout.pieces_of(rank);
     for (size_t i = 0; i < entries.size(); ++i) {
-      after_.push_back(bytes_copy(offset(buffer, pieces[i].offset),
-                                  offset(entries[i]->handle->device_result, pieces[i].first * item),
-                                  pieces[i].count * item));
+      after_.push_back(
+          bytes_copy(offset(buffer, pieces[i].offset),
+                     offset(entries[i]->handle->device_result.data, pieces[i].first * item),
+                     pieces[i].count * item));
     }
   }
   unpack(after_);
@@ -266,37 +365,63 @@ void DeviceExecutor::allgather(const Response& response, const Entries& entries,
 
 void DeviceExecutor::reducescatter(const Response& response, const Entries& entries,
                                    DeviceCommunicator& communicator) {
-  const Reduction how = reduction_of(response, communicator.size());
+  const int size = communicator.size();
+  const auto item = static_cast<int64_t>(size_of(reduction_of(response, size).type));
+  for (TensorEntry* entry : entries) {
+    make_result(*entry, rows_of(entry->request->shape[0], communicator.rank(), size));
+  }
+  const int64_t bytes = scattered_blocks(entries, size, item, alignment).total_bytes();
+  const int64_t room = grant(response, bytes);
+  if (room == bytes) return scatter(response, entries, bytes, communicator);
+  for (TensorEntry* entry : entries) scatter(response, {entry}, room, communicator);
+}
+
+// One entry, where the buffer has less than all of it needs.
+void DeviceExecutor::scatter(const Response& response, const Entries& entries, int64_t room_bytes,
+                             DeviceCommunicator& communicator) {
   const int size = communicator.size(), rank = communicator.rank();
+  const Reduction how = reduction_of(response, size);
   const auto from_item = static_cast<int64_t>(size_of(response.dtype));
   const auto item = static_cast<int64_t>(size_of(how.type));
-  for (TensorEntry* entry : entries) {
-    make_result(*entry, rows_of(entry->request->shape[0], rank, size));
-  }
   const Blocks layout = scattered_blocks(entries, size, item, alignment);
   const int64_t block_bytes = layout.bytes[0];
-  char* const buffer = reserve(layout.total_bytes());
-  before_.clear();
-  after_.clear();
-  for (size_t p = 0; p < layout.pieces.size(); ++p) {
-    const Piece& piece = layout.pieces[p];
-    const TensorEntry& entry = *entries[p % entries.size()];
-    before_.push_back({offset(entry.input, piece.first * from_item), buffer + piece.offset,
-                       piece.count, response.dtype, how.type, response.prescale, 1});
+  const int64_t most_bytes =
+      std::min(block_bytes, room_bytes / size / alignment * alignment);  // of a block
+  char* const buffer = buffer_.data(most_bytes * size, set_->on_wait);
+  for (int64_t done = 0; done < block_bytes; done += most_bytes) {
+    const int64_t bytes = std::min(most_bytes, block_bytes - done);
+    // The elements of a piece that lie in this part of the blocks, and where.
+    const auto part_of = [&](const Piece& piece) {
+      const int64_t begin = piece.offset % block_bytes - done;
+      const int64_t first = std::max<int64_t>(0, -begin / item);
+      const int64_t end = std::min(piece.count, (bytes - begin) / item);
+      return Piece{piece.first + first, std::max<int64_t>(0, end - first), begin + first * item};
+    };
+    before_.clear();
+    after_.clear();
+    for (size_t p = 0; p < layout.pieces.size(); ++p) {
+      const Piece part = part_of(layout.pieces[p]);
+      const auto block = static_cast<int64_t>(p / entries.size());
+      before_.push_back({offset(entries[p % entries.size()]->input, part.first * from_item),
+                         buffer + block * bytes + part.offset, part.count, response.dtype, how.type,
+                         response.prescale, 1});
+    }
+    const Piece* const own = layout.pieces_of(rank);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const Piece part = part_of(own[i]);
+      after_.push_back(
+          {buffer + bytes * rank + part.offset,
+           offset(entries[i]->handle->device_result.data, (part.first - own[i].first) * from_item),
+           part.count, how.type, response.dtype, how.postscale, how.divisor});
+    }
+    pack(before_);
+    {
+      Stopwatch watch(counters_.transfer_ns);
+      communicator.reduce_scatter(buffer, buffer + bytes * rank, bytes / item, how.type, how.op);
+      timeline_.mark("NCCL_REDUCESCATTER");
+    }
+    unpack(after_);
   }
-  const Piece* const own = layout.pieces_of(rank);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    after_.push_back({buffer + own[i].offset, entries[i]->handle->device_result, own[i].count,
-                      how.type, response.dtype, how.postscale, how.divisor});
-  }
-  pack(before_);
-  {
-    Stopwatch watch(counters_.transfer_ns);
-    communicator.reduce_scatter(buffer, buffer + block_bytes * rank, block_bytes / item, how.type,
-                                how.op);
-    timeline_.mark("NCCL_REDUCESCATTER");
-  }
-  unpack(after_);
 }
 
 void DeviceExecutor::alltoall(const Response& response, TensorEntry& entry,
@@ -307,7 +432,7 @@ void DeviceExecutor::alltoall(const Response& response, TensorEntry& entry,
   make_result(entry, std::accumulate(received.begin(), received.end(), int64_t{0}));
   entry.handle->received_splits = received;
   Stopwatch watch(counters_.transfer_ns);
-  communicator.alltoall(entry.input, entry.handle->device_result,
+  communicator.alltoall(entry.input, entry.handle->device_result.data,
                         bytes_of_rows(rows, row_bytes_of(entry.request)));
   timeline_.mark("NCCL_ALLTOALL");
 }
@@ -336,34 +461,35 @@ void DeviceExecutor::unpack(const std::vector<DeviceCopy>& copies) {
   timeline_.mark("MEMCPY_OUT_FUSION_BUFFER");
 }
 
-// In the order of the stream: what still uses the old memory runs before it is freed.
-char* DeviceExecutor::reserve(int64_t bytes) {
-  if (bytes > buffer_.capacity) {
-    free_buffer();
-    buffer_.data = static_cast<char*>(device_.allocate(bytes));
-    buffer_.capacity = bytes;
-  }
-  return buffer_.data;
+// How much of `bytes` the fusion buffer has for this response, on all ranks.
+int64_t DeviceExecutor::grant(const Response& response, int64_t bytes) {
+  return buffer_.grant(response.process_set, bytes, params_->fusion_threshold_bytes,
+                       set_->communicators.plain.get(), set_->on_wait);
 }
 
-void DeviceExecutor::free_buffer() {
-  device_.free(buffer_.data, device_.stream());
-  buffer_ = {};
+// Outside the fusion buffer.
+DeviceMemory DeviceExecutor::allocate(int64_t bytes) {
+  if (bytes == 0) return {};
+  DeviceMemory memory = backend_.memory->allocate(bytes, device_.stream(), set_->on_wait);
+  if (memory.data != nullptr) return memory;
+  throw EngineError("GPU: no memory for " + std::to_string(bytes) +
+                    " bytes, also after the framework gave back what it keeps; the job needs "
+                    "smaller batches or results");
 }
 
 void DeviceExecutor::make_result(TensorEntry& entry, int64_t rows) {
   Handle& handle = *entry.handle;
   handle.result_bytes = rows * row_bytes_of(entry.request);
-  handle.device_result = device_.allocate(handle.result_bytes);
+  handle.device_result = allocate(handle.result_bytes);
   handle.result_shape = entry.request->shape;
   handle.result_shape[0] = rows;
 }
 
 // Until the response has run.
 void* DeviceExecutor::zeros(int64_t bytes) {
-  void* memory = device_.allocate(bytes);
+  scratch_.push_back(allocate(bytes));
+  void* const memory = scratch_.back().data;
   device_.clear(memory, bytes);
-  scratch_.push_back(memory);
   return memory;
 }
 

@@ -1,14 +1,18 @@
 // Carries out responses on a GPU. Everything is put into the engine's stream: waiting for the
 // tensors (by events), packing in one launch, the collective, unpacking in one launch. Nothing here
 // waits for the GPU; a response is complete when it is put there, and its event says when it is
-// done.
+// done. Where the host has to wait for the GPU or for other ranks nevertheless, it looks after the
+// job: before a communicator is made, which has to find an idle GPU, and when the GPU is so far
+// behind that its queue would hold the host up.
 //
 // Tensors of at least in_place_bytes are not packed but become calls of their own within the
-// collective's group.
+// collective's group. Where a rank has too little memory for what is to be packed, all ranks pack
+// it in pieces, one after the other.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +20,7 @@
 #include <vector>
 
 #include "comm/device.h"
+#include "engine/execute/device_buffer.h"
 #include "engine/execute/layout.h"
 #include "engine/execute/members.h"
 #include "engine/operation/counters.h"
@@ -32,15 +37,22 @@ class DeviceExecutor {
         device_(*backend_.device),
         job_timeline_(timeline),
         timeline_(device_, timeline),
-        counters_(counters) {}
+        counters_(counters),
+        buffer_(*backend_.memory, device_) {}
 
   // See Executor::run. Sets `finished` of the entries' handles.
   void run(const Work& work, const Members& set, const Params& params);
-  void remove_set(int32_t id) { connected_.erase(id); }
+  void remove_set(int32_t id, const WaitHook& on_wait);
 
   // True until the GPU has done everything so far. Throws EngineError when it or a communicator has
   // failed.
   bool busy();
+
+  // See Executor.
+  std::string take_shortage() { return buffer_.take_shortage(); }
+  void params_changed(const Params& before, const Params& now) {
+    if (before.fusion_threshold_bytes != now.fusion_threshold_bytes) buffer_.reset();
+  }
 
   DeviceTimeline& timeline() { return timeline_; }
 
@@ -48,16 +60,11 @@ class DeviceExecutor {
   void close(bool failed);
 
  private:
-  // Memory of the GPU that only grows.
-  struct Buffer {
-    char* data = nullptr;
-    int64_t capacity = 0;
-  };
-
   // The communicators of a process set; they are made when they are needed.
   struct Connected {
     std::unique_ptr<DeviceCommunicator> flat;
     std::unique_ptr<DeviceCommunicator> hierarchical;  // goes before `flat`
+    bool knows_levels = false;                         // whether there can be two
   };
 
   // How a reduction travels.
@@ -68,23 +75,41 @@ class DeviceExecutor {
     int divisor;       // still to be divided by
   };
 
+  // Elements of an entry of an allreduce that travel together.
+  struct Part {
+    const TensorEntry* entry;
+    int64_t first;
+    int64_t count;
+    int64_t offset;  // in the buffer; -1: they travel from where they lie
+  };
+
   DeviceCommunicator& connect(int32_t id, const Members& set, bool hierarchical);
+  void wait_for(const DeviceEvent& event, const WaitHook& on_wait);
+  void drain(const WaitHook& on_wait);
+  void make_room(const WaitHook& on_wait);
+  void check_communicators();
   bool has_work();
   bool idle_within(std::chrono::seconds time);
-  void free_buffer();
   static Reduction reduction_of(const Response& response, int size);
   void wait_for_inputs(const Entries& entries);
   void allreduce(const Response& response, const Entries& entries,
                  DeviceCommunicator& communicator);
+  void reduce_parts(const Response& response, const Reduction& how,
+                    DeviceCommunicator& communicator);
   void allgather(const Response& response, const Entries& entries,
                  DeviceCommunicator& communicator);
+  void gather(const Entries& entries, const std::vector<ResponseItem>& items,
+              DeviceCommunicator& communicator);
   void reducescatter(const Response& response, const Entries& entries,
                      DeviceCommunicator& communicator);
+  void scatter(const Response& response, const Entries& entries, int64_t room_bytes,
+               DeviceCommunicator& communicator);
   void alltoall(const Response& response, TensorEntry& entry, DeviceCommunicator& communicator);
   void broadcast(TensorEntry& entry, int root, DeviceCommunicator& communicator);
   void pack(const std::vector<DeviceCopy>& copies);
   void unpack(const std::vector<DeviceCopy>& copies);
-  char* reserve(int64_t bytes);
+  int64_t grant(const Response& response, int64_t bytes);
+  DeviceMemory allocate(int64_t bytes);
   void make_result(TensorEntry& entry, int64_t rows);
   void* zeros(int64_t bytes);
 
@@ -93,13 +118,17 @@ class DeviceExecutor {
   Timeline* job_timeline_;
   DeviceTimeline timeline_;
   Counters& counters_;
-  Buffer buffer_;
+  DeviceBuffer buffer_;
+  const Members* set_ = nullptr;    // of the response that is carried out
+  const Params* params_ = nullptr;  // that are in force for it
   EventPtr last_;
-  std::vector<std::pair<DeviceStream, EventPtr>> latest_;  // by stream, of one response
+  std::deque<EventPtr> under_way_;                     // ends of responses
+  std::vector<std::pair<uint64_t, EventPtr>> latest_;  // by stream's id, of one response
   std::vector<DeviceCopy> before_, after_;
   std::vector<Span> spans_;
   std::vector<int64_t> offsets_;            // in the buffer, of one response
-  std::vector<void*> scratch_;              // of one response
+  std::vector<Part> parts_;                 // of one piece of a response
+  std::vector<DeviceMemory> scratch_;       // of one response
   std::map<int32_t, Connected> connected_;  // by process set
 };
 

@@ -13,8 +13,10 @@ void Executor::add_set(int32_t id, const ProcessSet& set, Communicators communic
 }
 
 void Executor::remove_set(int32_t id) {
-  if (device_) device_->remove_set(id);
-  sets_.erase(id);
+  const auto known = sets_.find(id);
+  if (known == sets_.end()) return;
+  if (device_) device_->remove_set(id, known->second.on_wait);
+  sets_.erase(known);
 }
 
 void Executor::use_device(DeviceBackend backend) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "engine/execute/device_executor.h"
 #include "engine/execute/host_executor.h"
@@ -31,6 +32,13 @@ class Executor {
   // worst error (see result_check.h) where the response asks for a check, else -1. Throws
   // EngineError when a rank died on the way.
   double run(const Work& work, const Params& params);
+  // Since the last call: why the parameters do not suit this job, "" where they do. The same on all
+  // ranks of the process set.
+  std::string take_shortage() { return device_ ? device_->take_shortage() : ""; }
+  // Other ones are in force from now on, on all ranks.
+  void params_changed(const Params& before, const Params& now) {
+    if (device_) device_->params_changed(before, now);
+  }
 
   // From now on tensors of a GPU can be communicated; once.
   void use_device(DeviceBackend backend);

@@ -22,8 +22,8 @@ struct Handle {
   Shape result_shape;
   std::vector<int64_t> received_splits;  // alltoall: rows from each rank of the set
   EventPtr finished;  // on a GPU: `done` means that the work is in its stream, this that it is done
-  void* device_result = nullptr;  // instead of `result`; its reader or `release` frees it
-  int32_t value = 0;  // join: the last rank; add_process_set, remove_process_set: the id
+  DeviceMemory device_result;  // instead of `result`; its reader takes it, `release` lets it go
+  int32_t value = 0;           // join: the last rank; add_process_set, remove_process_set: the id
 };
 
 struct TensorEntry {

@@ -1,5 +1,5 @@
-// The GPU as threads of the script meet it: the order between the engine's stream and theirs, the
-// results that they take out of it, and the training steps that it measures.
+// The GPU as threads of the script meet it: the order between the engine's stream and theirs, and
+// the training steps that it measures.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,14 @@ class DeviceStreams {
 
   // What `stream` does from now on comes after the event, if there is one.
   void order(const EventPtr& finished, DeviceStream stream);
-  // Copies the result to `to`, in `stream`, and frees it there.
-  void take_result(Handle& handle, void* to, DeviceStream stream);
-  // The result, if nobody has taken it.
-  void free_result(Handle& handle);
-
   // See DeviceSteps. False, and no records, as long as no GPU is in use.
   bool end_step(const StepRecord& record);
   std::vector<StepRecord> take_steps();
 
  private:
   const std::atomic<Device*>& device_;
-  std::unordered_map<DeviceStream, uint64_t> ordered_;  // the newest event that it waits for
+  // By the stream's id: the newest event that it waits for.
+  std::unordered_map<uint64_t, uint64_t> ordered_;
   DeviceSteps steps_;
 };
 

@@ -46,7 +46,7 @@ void Submission::release(int64_t number) {
   const std::shared_ptr<Handle>* handle = operations_.find_handle(number);
   if (handle == nullptr) return;
   (*handle)->released = true;
-  if ((*handle)->done) streams_.free_result(**handle);
+  if ((*handle)->done) (*handle)->device_result = {};
   operations_.release(number);
 }
 
@@ -115,13 +115,13 @@ void Submission::end(TensorEntry& entry, const std::string& error) {
   Handle& handle = *entry.handle;
   handle.done = true;
   handle.error = error;
-  if (handle.released) streams_.free_result(handle);
+  if (handle.released) handle.device_result = {};
   operations_.erase(entry);
 }
 
-void Submission::add_check(const std::string& name, double worst_error) {
+void Submission::add_check(const std::string& name, double worst_error, const std::string& reason) {
   constexpr size_t most = 1024;  // where nobody drains, the newest are of no use
-  if (checks_.size() < most) checks_.push_back({epoch_, track_name(name), worst_error});
+  if (checks_.size() < most) checks_.push_back({epoch_, track_name(name), worst_error, reason});
 }
 
 void Submission::set_counters(const Counters& counters) {

@@ -27,13 +27,14 @@
 
 namespace autotune {
 
-// One result that was checked; see result_check.h.
+// One result that was checked (see result_check.h), or an operation that the setting does not suit.
 struct CheckRecord {
   uint64_t epoch;
   std::string name;
   double worst_error;  // in units of the tolerance
+  std::string reason;  // why the setting does not suit; empty: the result was checked
 
-  bool ok() const { return worst_error <= 1; }
+  bool ok() const { return reason.empty() && worst_error <= 1; }
 };
 
 class Submission {
@@ -90,7 +91,7 @@ class Submission {
   void remove_set(int32_t id, End&& end);
   // It is complete; its handle tells how it ended.
   void end(TensorEntry& entry, const std::string& error);
-  void add_check(const std::string& name, double worst_error);
+  void add_check(const std::string& name, double worst_error, const std::string& reason = "");
   // As the cycle counts; the times that threads have waited are counted here.
   void set_counters(const Counters& counters);
   void count_cycle() { ++counters_.cycles; }

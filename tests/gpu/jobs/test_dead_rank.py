@@ -14,6 +14,8 @@ from e2e.commands import wait_until
 from gpu.jobs.conftest import RANKS, Jobs
 
 PEERS = Path(__file__).with_name("peers.py")
+FIRST = Path(__file__).with_name("first_alltoall.py")
+STARTS, MOST_MS = 15, 20.0
 HANG_S = 60
 PATIENCE_S = 20
 """How long mpirun lets the survivors live after its first signal."""
@@ -45,6 +47,26 @@ def test_the_survivors_raise_and_the_job_ends(how: str, jobs: Jobs) -> None:
         assert re.search(rf"rank {RANKS - 1}\b", text)
         assert float(when) - died < 10
     print(f"the job ended after {ended - died:.1f} s")
+
+
+@pytest.mark.limit(200)
+def test_a_rank_that_dies_while_the_ranks_connect_does_not_hold_up_the_others(jobs: Jobs) -> None:
+    variables = {
+        f"{prefix}_MCA_odls_base_sigkill_timeout": str(PATIENCE_S) for prefix in ("OMPI", "PRTE")
+    }
+    started = []
+    for i in range(STARTS):
+        folder = jobs.folder / str(i)
+        folder.mkdir()
+        words = jobs.words(FIRST, str(MOST_MS * i / (STARTS - 1)), folder)
+        started.append((folder, jobs.start(*words, **variables)))
+    for folder, process in started:
+        _, err = process.communicate(timeout=2 * HANG_S)
+        assert process.returncode != 0
+        assert (folder / "error-0").exists(), err[-3000:]
+        seconds, text = (folder / "error-0").read_text().split(" ", 1)
+        print(f"{folder.name}: rank 0 was told after {float(seconds):.1f} s: {text}")
+        assert float(seconds) < 10
 
 
 def _text(jobs: Jobs, name: str) -> str:

@@ -83,6 +83,39 @@ def test_the_other_collectives_and_the_order_of_streams(hosts: int, rank: int, s
         same(hvd.alltoall(full(size, rank)), torch.arange(1.0 * size))
 
 
+def propose_two_levels(wanted: bool, epoch: int) -> None:
+    """**Rank 0 only.** With small changes otherwise."""
+    basics.engine().propose(
+        epoch,
+        _engine.Params(
+            fusion_threshold_bytes=64 << 20,
+            cycle_time_ms=0.5,
+            cache_capacity=1024,
+            hierarchical_allreduce=wanted,
+            hierarchical_allgather=wanted,
+        ),
+    )
+
+
+@pytest.mark.limit(180)
+def test_two_levels_are_connected_after_much_that_is_queued(
+    rank: int, size: int, restart: Restart
+) -> None:
+    if size != 4:
+        pytest.skip("needs 4 ranks: two hosts of which one has two")
+    restart({"HOROVOD_HOSTNAME": "one" if rank < 2 else "two"})
+    tensor = full(16_000_000, rank + 1.0)  # 64 MB
+    handles = [hvd.allreduce_async_(tensor, name=f"queued.{i}") for i in range(200)]
+    if rank == 0:
+        propose_two_levels(True, basics.engine().epoch() + 1)
+    hvd.autotune.step()
+    handles += [hvd.allreduce_async_(tensor, name=f"switched.{i}") for i in range(3)]
+    for handle in handles:
+        hvd.synchronize(handle)
+    assert hvd.autotune.params()["hierarchical_allreduce"]
+    same(tensor, torch.full((16_000_000,), 2.5))
+
+
 def test_switched_on_and_off_while_the_job_runs(hosts: int, rank: int, size: int) -> None:
     epoch = basics.engine().epoch()
     for step in range(8):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+from collections.abc import Callable
+
 import pytest
 import torch
 
 import horovod.torch as hvd
-from gpu.device import busy, finish, full, new_stream, same, using, wait_until
+from gpu.device import DEVICE, busy, finish, full, new_stream, same, using, wait_until
+from horovod.common import basics
 
 LENGTH = 300_000
 LONG_MS = 2000
@@ -154,3 +159,50 @@ def test_a_backward_pass_on_a_side_stream(rank: int, size: int) -> None:
             optimizer.step()
     torch.cuda.current_stream().wait_stream(side)
     same(weight.detach(), torch.full((1000,), -3 * total(size) / size))
+
+
+def test_a_stream_at_the_handle_of_a_destroyed_one_waits_for_itself(
+    on_gpu: None, rank: int, size: int
+) -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+    made = ctypes.c_void_p()
+
+    def make() -> int:
+        assert driver.cuStreamCreate(ctypes.byref(made), 1) == 0
+        return int(made.value or 0)
+
+    torch.zeros(1, device=DEVICE)
+    tensors = [full(1000, rank + 1.0), full(1000, 2.0 * (rank + 1))]
+    for tensor in tensors:
+        hvd.allreduce_(tensor.clone(), op=hvd.Sum)
+    first = make()
+    finish()
+    busy(200)
+    handles = [
+        hvd.allreduce_async_(each, op=hvd.Sum, name=f"same.{i}") for i, each in enumerate(tensors)
+    ]
+    with torch.cuda.stream(torch.cuda.ExternalStream(first)):
+        hvd.synchronize(handles[1])
+    assert driver.cuStreamDestroy_v2(ctypes.c_void_p(first)) == 0
+    second = make()
+    with torch.cuda.stream(torch.cuda.ExternalStream(second)):
+        hvd.synchronize(handles[0])
+        seen = tensors[0].clone()
+    finish()
+    same(seen, torch.full((1000,), size * (size + 1) / 2))
+    print(f"the handle {'came back' if first == second else 'did not come back'}")
+
+
+def test_engines_that_follow_each_other_share_their_streams(
+    on_gpu: None, restart: Callable[[dict[str, str]], None], rank: int, size: int
+) -> None:
+    streams = set()
+    for _ in range(5):
+        restart({})
+        same(
+            hvd.allreduce(full(1000, rank), op=hvd.Sum), torch.full((1000,), size * (size - 1) / 2)
+        )
+        same(hvd.allgather(full(1, rank)), torch.arange(1.0 * size))
+        streams.add(basics.engine().device_stream)
+        gc.collect()
+    assert len(streams) <= 2

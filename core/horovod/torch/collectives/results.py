@@ -57,10 +57,8 @@ def _take(operation: Operation, index: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _take_from_gpu(operation: Operation, handle: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return a copy in torch's own memory; the engine's is reusable after it."""
-    stream = cuda.current_stream(operation.device)
-    operation.engine.order(handle, stream)  # the input is let go when anything below fails
+    """Return the result where it lies: torch's own memory."""
+    device = operation.device
     shape = operation.engine.result_shape(handle)
-    output = torch.empty(shape, dtype=dtype, device=f"cuda:{operation.device}")
-    operation.engine.take_result(handle, output.data_ptr(), stream)
-    return output
+    memory = operation.engine.take_result(handle, cuda.current_stream(device))
+    return cuda.result_of(memory, shape, dtype, device)

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.trial import CommParams
 from autotune.tuning.attempt import NextTrial
-from autotune.tuning.changes import Apply, Done
+from autotune.tuning.changes import Apply, Done, Line
 from autotune.tuning.events import Rejection
 from autotune.tuning.records import ResultCheck, TunerSettings
 from autotune.tuning.replay_check import ReplayCheck
@@ -113,3 +113,23 @@ def test_a_result_found_wrong_is_rejected_in_the_log(job, tuner):
     assert kept.params != CommParams()
     events = tuned.check(wrong(run.done.epoch))
     assert [e for e in events if isinstance(e, Rejection)] == [Rejection(trial=kept.rejected)]
+
+
+def test_a_setting_that_does_not_suit_the_job_is_rejected_with_its_reason(job, tuner):
+    run, tuned = job("bowl", seed=1), tuner(1)
+    run.drive(tuned)
+    kept = run.finished.best
+    reason = "no GPU memory for a fusion buffer of 512 MiB, 64 MiB are used"
+    check = ResultCheck(epoch=run.done.epoch, name="g", ok=False, worst_error=-1, reason=reason)
+    events = tuned.check(check)
+    assert [e for e in events if isinstance(e, Rejection)] == [Rejection(trial=kept.rejected)]
+    line = next(e for e in events if isinstance(e, Line) and reason in e.text)
+    assert line.level == "warning" and "wrong" not in line.text
+
+
+def test_a_default_that_does_not_suit_the_job_goes_on(job, tuner):
+    tuned, run = tuner(), job("bowl")
+    run.drive(tuned, most_steps=10)
+    check = ResultCheck(epoch=0, name="g", ok=False, worst_error=-1, reason="no GPU memory")
+    (line,) = tuned.check(check)
+    assert line.level == "warning" and line.text.endswith("no GPU memory: the job goes on so")
