@@ -6,12 +6,13 @@ a parameter stays free for the tuner, and the caller's own environment stays in 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from horovod.tuning.settings import VARIABLES
-from horovod.tuning.table import BY_NAME, PARAMETERS, Parameter
+from horovod.tuning.table import PARAMETERS, Parameter
 
 Encode = Callable[[str], str]
 
@@ -60,21 +61,23 @@ class Option:
         return text
 
 
-def encode_mib(text: str) -> str:
-    """Return the bytes that ``text`` mebibytes are: ``int(12.2035 * 2**20)``, as logs write them.
+def encode_shown(parameter: Parameter, text: str) -> str:
+    """Return ``text``, in the unit that people read, as the variable wants it, as logs write it.
+
+    12.2035 MiB are ``int(12.2035 * 2**20)`` bytes.
 
     Raises:
         ValueError: Not a number in the valid domain.
     """
-    parameter = BY_NAME["fusion_threshold_bytes"]
+    source = f"{parameter.flag} {text}"
     try:
-        source = f"{parameter.flag} {text}"
         value = parameter.of_shown(float(text), source=source)
         return str(parameter.check(value, source=source))
     except (ValueError, OverflowError) as error:
         if "expected" in str(error):
             raise
-        raise ValueError(f"{parameter.flag}: expected a number of MiB, got {text!r}") from None
+        unit = parameter.shown_unit
+        raise ValueError(f"{parameter.flag}: expected a number of {unit}, got {text!r}") from None
 
 
 def check_seconds(text: str) -> str:
@@ -95,16 +98,15 @@ def check_seconds(text: str) -> str:
 
 
 def _tunable(parameter: Parameter) -> Option:
-    in_mib = parameter.unit == "bytes"
-    name = "fusion_threshold_mb" if in_mib else parameter.name
-    unit = "MiB" if in_mib else parameter.unit
+    is_scaled = parameter.units_in_shown != 1
+    unit = parameter.shown_unit if is_scaled else parameter.unit
     return Option(
         flag=parameter.flag,
         env=parameter.env,
-        key=f"params.{name}",
+        key=f"params.{parameter.flag.removeprefix('--').replace('-', '_')}",
         help=f"{parameter.name}, in {unit}; given: constant, else free for the tuner",
         metavar="" if parameter.type is bool else unit.upper(),
-        encode=encode_mib if in_mib else str.strip,
+        encode=functools.partial(encode_shown, parameter) if is_scaled else str.strip,
     )
 
 

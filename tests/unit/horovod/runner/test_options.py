@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.space import PARAMETERS
+from autotune.space import BY_NAME, PARAMETERS
 from horovod.runner.allocation import check_place
 from horovod.runner.config_file import ConfigFileError, read_config_file
 from horovod.runner.launch import main, make_environment, make_job, make_parser
 from horovod.runner.mpirun import Family, Job, command_line
-from horovod.runner.options import BY_KEY, OPTIONS, encode_mib, job_environment
+from horovod.runner.options import BY_KEY, OPTIONS, encode_shown, job_environment
 
 COMMAND = ["-np", "2", "python", "train.py"]
 
@@ -41,7 +41,7 @@ def test_a_threshold_from_a_log_is_accepted_to_the_byte() -> None:
 @pytest.mark.parametrize("text", ["64MB", "-1", "nan", "inf", ""])
 def test_a_wrong_threshold_is_refused_with_its_flag(text: str) -> None:
     with pytest.raises(ValueError, match="fusion-threshold-mb"):
-        encode_mib(text)
+        encode_shown(BY_NAME["fusion_threshold_bytes"], text)
 
 
 @pytest.mark.parametrize(
