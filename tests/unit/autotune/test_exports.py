@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import autotune
+from autotune.storage.csv_log import HEADER, row_text
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "python.md"
 
@@ -42,8 +43,10 @@ def test_the_document_names_exactly_what_is_exported() -> None:
 def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.environ", {})
-    head = ",".join(parameter.column for parameter in autotune.PARAMETERS)
-    Path("log.csv").write_text(f"{head},score\n0,0,1024,1,64,80\n0,0,0,2,1,90\n", encoding="utf-8")
+    best = autotune.CommParams(cycle_time_ms=2.0)
+    rows = [row_text(autotune.Trial(trial_id=0, params=autotune.CommParams(), score=80.0))]
+    rows += 2 * [row_text(autotune.Trial(trial_id=1, params=best, score=90.0))]
+    Path("log.csv").write_text("\n".join([HEADER, *rows, ""]), encoding="utf-8")
     blocks = re.findall(r"(?:^    .*\n|^\n)+", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     codes = [block for block in blocks if "import" in block]
     assert len(codes) == 2

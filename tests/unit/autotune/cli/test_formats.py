@@ -66,8 +66,7 @@ def from_yaml(text: str) -> CommParams:
 
 
 def from_launcher(values: dict) -> CommParams:
-    threshold = BY_NAME["fusion_threshold_bytes"]
-    values[threshold.name] = threshold.of_shown(values[threshold.name])
+    values = {name: BY_NAME[name].of_shown(value) for name, value in values.items()}
     return CommParams.from_dict(values)
 
 
