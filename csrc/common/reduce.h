@@ -1,6 +1,7 @@
 // Element-wise arithmetic on typed memory: the only place that knows what a reduction means.
 //
 // float16 and bfloat16 are combined in float32 and rounded to nearest even after each combination.
+// Min and max of a NaN and anything are NaN, whichever rank has it.
 // bool knows min (all), max (any), sum (any) and product (all). Integers wrap like their C++
 // unsigned counterparts.
 #pragma once

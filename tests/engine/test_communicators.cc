@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -97,6 +98,29 @@ TEST(average_divides_by_the_number_of_ranks_after_the_factor) {
                    2.0);
     for (int32_t x : data) CHECK_EQUAL(x, 6);
   });
+}
+
+TEST(min_and_max_are_nan_where_any_rank_has_a_nan) {
+  for (int size : {2, 3, 5}) {
+    with_communicators(size, [size](Communicator& comm) {
+      for (int64_t count : {10, 5000, 300'000}) {  // by every algorithm, in several rounds
+        for (ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
+          std::vector<float> data(static_cast<size_t>(count), float(comm.rank()));
+          for (size_t i = 0; i < data.size(); ++i) {
+            if (int(i) % (size + 1) == comm.rank()) data[i] = std::nanf("");
+          }
+          comm.allreduce({{data.data(), data.data(), count}}, DataType::float32, op, 1.0, 1.0);
+          for (size_t i = 0; i < data.size(); ++i) {
+            if (int(i) % (size + 1) < size) {
+              CHECK(std::isnan(data[i]));
+            } else {
+              CHECK_EQUAL(data[i], op == ReduceOp::min ? 0.0f : float(size - 1));
+            }
+          }
+        }
+      }
+    });
+  }
 }
 
 TEST(allgather_takes_blocks_of_any_size) {

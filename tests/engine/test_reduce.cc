@@ -1,9 +1,11 @@
 #include "common/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -100,4 +102,53 @@ TEST(bfloat16_sums_round_once) {
   uint16_t a = bfloat16_from_float(1.0f), b = bfloat16_from_float(0x1p-8f);
   combine(&a, &a, &b, 1, DataType::bfloat16, ReduceOp::sum);
   CHECK_EQUAL(float_from_bfloat16(a), 1.0f);  // 1 + 2^-8 is a tie: to even
+}
+
+TEST(min_and_max_of_a_nan_and_anything_are_nan_and_of_the_rest_what_they_say) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  // Enough of each for whole vectors and what is left behind them.
+  std::vector<float> a, b;
+  for (int i = 0; i < 11; ++i) {
+    for (const auto& [x, y] : std::vector<std::pair<float, float>>{{nan, 1.0f},
+                                                                   {1.0f, nan},
+                                                                   {nan, nan},
+                                                                   {nan, infinity},
+                                                                   {-infinity, nan},
+                                                                   {2.0f, -1.0f},
+                                                                   {-infinity, infinity},
+                                                                   {-0.0f, -0.0f},
+                                                                   {infinity, infinity}}) {
+      a.push_back(x);
+      b.push_back(y);
+    }
+  }
+  const auto count = static_cast<int64_t>(a.size());
+  const auto reduced = [&](DataType type, ReduceOp op) {
+    std::vector<double> x(a.begin(), a.end()), y(b.begin(), b.end()), out(a.size());
+    if (type == DataType::float64) {
+      combine(out.data(), x.data(), y.data(), count, type, op);
+      return out;
+    }
+    std::vector<float> p(a.size()), q(a.size()), r(a.size());
+    convert(p.data(), type, a.data(), DataType::float32, count);
+    convert(q.data(), type, b.data(), DataType::float32, count);
+    combine(q.data(), p.data(), q.data(), count, type, op);
+    convert(r.data(), DataType::float32, q.data(), type, count);
+    return std::vector<double>(r.begin(), r.end());
+  };
+  for (DataType type :
+       {DataType::float16, DataType::bfloat16, DataType::float32, DataType::float64}) {
+    for (ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
+      const std::vector<double> seen = reduced(type, op);
+      for (size_t i = 0; i < a.size(); ++i) {
+        if (std::isnan(a[i]) || std::isnan(b[i])) {
+          CHECK(std::isnan(seen[i]));
+        } else {
+          CHECK_EQUAL(seen[i], op == ReduceOp::min ? std::min(a[i], b[i]) : std::max(a[i], b[i]));
+          CHECK_EQUAL(std::signbit(seen[i]), std::signbit(a[i] == b[i] ? a[i] : float(seen[i])));
+        }
+      }
+    }
+  }
 }
