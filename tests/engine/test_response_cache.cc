@@ -113,3 +113,17 @@ TEST(shrinking_names_the_slots_that_went_and_capacity_zero_remembers_nothing) {
   directory.resize(2);
   CHECK(directory.insert(entry("e"), 3, nothing_pinned) >= 0);
 }
+
+TEST(after_a_shrinkage_there_are_never_more_entries_than_the_capacity) {
+  CacheDirectory directory(4);
+  for (const char* name : {"a", "b", "c", "d"}) directory.insert(entry(name), 1, nothing_pinned);
+  directory.resize(2);
+  for (const char* name : {"e", "f", "g"}) {
+    CHECK(directory.insert(entry(name), 2, nothing_pinned) >= 0);
+    CHECK_EQUAL(directory.size(), 2);
+  }
+  CHECK_EQUAL(directory.slot_of("e"), -1);  // the least recently used one
+  directory.resize(4);
+  for (const char* name : {"h", "i"}) directory.insert(entry(name), 3, nothing_pinned);
+  CHECK_EQUAL(directory.size(), 4);
+}

@@ -107,10 +107,11 @@ template <typename Pinned>
 int64_t CacheDirectory::insert(CacheEntry entry, uint64_t list, Pinned&& pinned) {
   if (capacity_ == 0) return -1;
   int64_t slot = slot_of(entry.request->name);
-  if (slot < 0 && !free_.empty()) {
+  const bool has_room = size() < capacity_;  // after a shrinkage not all free slots are room
+  if (slot < 0 && has_room && !free_.empty()) {
     slot = free_.back();
     free_.pop_back();
-  } else if (slot < 0 && static_cast<int64_t>(slots_.size()) < capacity_) {
+  } else if (slot < 0 && has_room) {
     slot = static_cast<int64_t>(slots_.size());
     slots_.emplace_back();
     words_.resize(static_cast<size_t>(slot / 64) + 1);
