@@ -70,3 +70,29 @@ def test_adasum_steps_are_counted(size: int) -> None:
     train_shards(net, wrap(net, op=hvd.Adasum), 4)
     records, _ = basics.engine().drain_steps()
     assert sum(record.count for record in records) == 4
+
+
+@pytest.mark.parametrize("unscaled_before", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_one_rank_has_to_skip_is_skipped_on_all(
+    fused: bool, unscaled_before: bool, rank: int, size: int
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight], lr=0.5, fused=fused), [("weight", weight)], op=hvd.Adasum
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    seen = []
+    for step in range(4):
+        optimizer.zero_grad()
+        factor = float("inf") if step in (1, 2) and rank == size - 1 else 1.0
+        scaler.scale(weight.sum() * factor).backward()
+        if unscaled_before:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append(weight.detach().clone())
+    # Equal steps are averaged; steps 1 and 2 do not take place.
+    for found, expected in zip(seen, (0.5, 0.5, 0.5, 0.0), strict=True):
+        torch.testing.assert_close(found, torch.full((4,), expected))
+    assert scaler.get_scale() == (2.0 if rank == size - 1 else 8.0)

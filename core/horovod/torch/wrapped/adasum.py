@@ -6,6 +6,9 @@ common parameters ``x``; with ``d_r = x_r - x`` of rank ``r`` the new parameters
 ``x + adasum(d_0, d_1, ...)``, the same on all ranks.
 
 The step as a whole is local, so clipping, closures and fused optimizers work as without Horovod.
+
+With torch's GradScaler every rank has a scale of its own and finds its own gradients finite or not.
+A step is skipped on all ranks when one has to skip it.
 """
 
 from __future__ import annotations
@@ -47,13 +50,62 @@ class AdasumDeltas(Wrapped):
         Raises:
             HorovodInternalError: The ranks disagree, a rank died, or the engine was shut down.
         """
+        found_inf = getattr(self, "found_inf", None)  # set by GradScaler
+        if self._communicates and found_inf is not None and self._is_skipped(found_inf):
+            autotuning.optimizer_synchronized(self._number)
+            return None
         watched = self._parameter_names if self._communicates else {}
         starts = {p: p.detach().clone() for p in watched if p.requires_grad}
-        result = super().step(closure, **arguments)
+        with self._without_scales():
+            result = super().step(closure, **arguments)
         with torch.no_grad():
             self._combine(starts)
         autotuning.optimizer_synchronized(self._number)
         return result
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """**Local.** Whether torch's GradScaler leaves unscaling and skipping to ``step()``.
+
+        It then calls ``step()`` on every rank, with ``found_inf`` and ``grad_scale`` set meanwhile.
+        """
+        return self._communicates or self._scales_itself
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, supports: bool) -> None:
+        vars(self)["_step_supports_amp_scaling"] = supports
+
+    @property
+    def _scales_itself(self) -> bool:
+        """Whether the wrapped class's ``step`` unscales gradients."""
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
+    def _is_skipped(self, found_inf: torch.Tensor) -> bool:
+        """**Collective.** Whether a rank has gradients that are not finite; else unscale ours."""
+        found = operations.allreduce(
+            found_inf.detach().float().reshape(1).cpu(),
+            name=self._operation_names("found_inf"),
+            op=operations.Max,
+            process_set=self._options.process_set,
+        )
+        if bool(found.item()):
+            return True
+        scale = None if self._scales_itself else getattr(self, "grad_scale", None)
+        if scale is not None:
+            for parameter in self._parameter_names:
+                if parameter.grad is not None:
+                    parameter.grad.div_(scale.to(parameter.grad.device))
+        return False
+
+    @contextmanager
+    def _without_scales(self) -> Iterator[None]:
+        """Hide what GradScaler has set from a class that refuses it."""
+        names = () if self._scales_itself else ("found_inf", "grad_scale")
+        hidden = {name: vars(self).pop(name) for name in names if name in vars(self)}
+        try:
+            yield
+        finally:
+            vars(self).update(hidden)
 
     def _combine(self, starts: dict[torch.Tensor, torch.Tensor]) -> None:
         compression = self._options.compression
