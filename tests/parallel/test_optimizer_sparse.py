@@ -65,3 +65,31 @@ def test_a_rank_without_words_takes_part(as_dense: bool, rank: int, size: int) -
         optimizer.step()
         plain.step()
     torch.testing.assert_close(net.vectors.weight, reference.vectors.weight)
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_ranks_without_words_from_the_first_step_on_take_part(
+    as_dense: bool, groups: int, rank: int, size: int
+) -> None:
+    """In the first step no rank has any, in the second one only the last rank."""
+    net, reference = Words(True), Words(True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.5),
+        net.named_parameters(),
+        sparse_as_dense=as_dense,
+        groups=groups,
+    )
+    plain = torch.optim.SGD(reference.parameters(), lr=0.5)
+    for step in range(4):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        net.linear.weight.square().sum().backward()
+        reference.linear.weight.square().sum().backward()
+        if step > 0:
+            if rank == size - 1:
+                net.vectors(torch.tensor([3, step])).sum().backward()
+            (reference.vectors(torch.tensor([3, step])).sum() / size).backward()
+        optimizer.step()
+        plain.step()
+    assert_same_weights(net, reference)

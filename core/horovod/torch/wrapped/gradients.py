@@ -60,11 +60,12 @@ class Gradient:
         name: Name of its operation, unique among the optimizers of the job.
         group: What it is reduced with.
         passes_left: Backward passes before it is reduced.
+        is_known: Whether the ranks have agreed on whether it is sparse (see ``Reducer``).
     """
 
     __slots__ = (
         *("_context", "_sparse_dim"),
-        *("__weakref__", "group", "name", "parameter", "passes_left"),
+        *("__weakref__", "group", "is_known", "name", "parameter", "passes_left"),
     )
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int) -> None:
@@ -74,11 +75,30 @@ class Gradient:
         self.group: Group
         self._context: object = None
         self._sparse_dim = 0
+        # torch makes sparse gradients of matrices: rows of an embedding.
+        self.is_known = parameter.dim() != 2
 
     @property
     def exists(self) -> bool:
         """**Local.** Return whether it is worth reducing: not that of a frozen parameter."""
         return self.parameter.requires_grad or self.parameter.grad is not None
+
+    @property
+    def layout(self) -> int:
+        """**Local.** 0: it is missing; 1: dense; 1 + its sparse dimensions.
+
+        Ranks that have joined give zeros.
+        """
+        gradient = self.parameter.grad
+        if gradient is None:
+            return 0
+        return 1 + gradient.sparse_dim() if gradient.is_sparse else 1
+
+    def learn(self, layout: int) -> None:
+        """**Local**, every rank alike. Take the ``layout`` of a rank where it is not missing."""
+        self.is_known = layout > 0
+        if self.parameter.grad is None and self.is_known:
+            self._sparse_dim = layout - 1
 
     def outgoing(self, options: Options, alone: bool = False) -> torch.Tensor:
         """**Local.** Return what travels: zeros for a missing gradient, dense where it may be.

@@ -2,6 +2,10 @@
 
 A hook on every parameter counts its backward passes. In the last one its group is started, while
 the backward pass goes on; ``finish`` starts what is missing and waits for all.
+
+A rank that lacks a gradient takes part with zeros, and has to know whether the others' are sparse:
+these travel as rows. In the first ``finish``, and as long as no rank has had the gradient of some
+matrix, the ranks tell each other what they have.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horovod.common import basics
+from horovod.torch import operations
 from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.batch import Batch
 from horovod.torch.wrapped.gradients import Gradient, Group, Options
@@ -141,6 +146,8 @@ class Reducer:
         if only_started:
             self._forget_passes()
         else:
+            self._watch_thawed()
+            self._agree_on_sparse()
             self._start_missing()
         self._start_complete()
         batches, self._batches = iter(self._batches), []
@@ -203,9 +210,29 @@ class Reducer:
         self._batches.pop()
         return False
 
-    def _start_missing(self) -> None:
+    def _watch_thawed(self) -> None:
         for parameter in [p for p in self._frozen if p.requires_grad]:
             self.watch(parameter, self._frozen.pop(parameter))
+
+    def _agree_on_sparse(self) -> None:
+        """**Collective.** Tell each other which gradients are sparse, where that is not known."""
+        unknown = [
+            gradient
+            for gradient in self._gradients.values()
+            if not gradient.is_known and gradient.parameter.requires_grad
+        ]
+        if not unknown:
+            return
+        found = operations.allreduce(
+            torch.tensor([gradient.layout for gradient in unknown], dtype=torch.int32),
+            name=f"{unknown[0].name}.sparse",
+            op=operations.Max,
+            process_set=self.options.process_set,
+        )
+        for gradient, layout in zip(unknown, found.tolist(), strict=True):
+            gradient.learn(layout)
+
+    def _start_missing(self) -> None:
         for group in self._groups:
             if not group.started and any(member.exists for member in group.members):
                 group.started = True
