@@ -232,6 +232,9 @@ void Connection::receive(int rank, FrameQueue& frames, bool look_at_socket) {
   if (ring_) {
     // The socket first: what was written before the peer's end is then read in any case.
     if (look_at_socket) hear_nudges();
+    // A nudge may have told of room for what is unsent. From now on the peer sends another one, so
+    // that whoever sleeps with unsent bytes has found the ring full after the last one.
+    if (look_at_socket) flush();
     if (ring_->read(in_)) nudge();
   } else {
     read_socket();

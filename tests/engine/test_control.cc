@@ -1,5 +1,7 @@
 #include "control/control.h"
 
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -298,4 +300,32 @@ TEST(a_rank_that_answers_is_not_silent_and_one_that_does_not_is_known_to_all) {
     while (!over) ask_for(1);
     CHECK(frames.empty());
   });
+}
+
+TEST(a_writer_whose_ring_was_full_is_woken_for_all_that_it_has_left) {
+  int fds[2];
+  CHECK_EQUAL(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+  Connection writer(fds[0]), reader(fds[1]);
+  const int memory = RingPair::create();
+  writer.use(RingPair::map(memory, true), std::shared_ptr<Bell>());
+  reader.use(RingPair::map(memory, false), std::unique_ptr<BellListener>());
+  ::close(memory);
+  FrameQueue heard, ignored;
+  writer.send(FrameType::requests, std::string(4 * Ring::capacity, 'x'));
+  reader.receive(0, heard);  // makes room, and nudges
+  writer.flush();            // fills it, before it hears of it
+  reader.receive(0, heard);  // makes room: a nudge is under way already
+  writer.receive(1, ignored);
+  const auto is_woken = [&] {
+    pollfd awaited{fds[0], POLLIN, 0};
+    return ::poll(&awaited, 1, 0) == 1;
+  };
+  while (heard.empty()) {
+    reader.receive(0, heard);
+    if (!heard.empty()) break;
+    CHECK(is_woken());  // it sleeps, and has bytes left
+    writer.flush();
+    writer.receive(1, ignored);
+  }
+  CHECK_EQUAL(heard.front().payload.size(), 4 * Ring::capacity);
 }
