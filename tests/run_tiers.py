@@ -44,6 +44,7 @@ TIERS = (
     Tier(name="parallel", missing=needs.tests("parallel"), run=commands.parallel),
     Tier(name="e2e", missing=needs.tests("e2e"), run=commands.e2e),
     Tier(name="cluster", missing=needs.cluster, run=commands.cluster),
+    Tier(name="chaos", missing=needs.chaos, run=commands.chaos),
     Tier(name="gpu", missing=needs.gpu, run=commands.gpu),
 )
 
@@ -57,6 +58,8 @@ def main(names: list[str]) -> int:
     os.chdir(ROOT)
     chosen = [tier for tier in TIERS if tier.name in names or not names]
     environ = test_environment(os.environ)
+    if not names:
+        environ.setdefault("CHAOS_SECONDS", "180")
     rows = [(tier.name, run_tier(tier, environ, by_name=bool(names))) for tier in chosen]
     print_table(rows)
     total = sum((counts for _, counts in rows), Counts())

@@ -90,6 +90,12 @@ def cluster(environ: Environ) -> Counts:
     return pytest("cluster", environ, 600)
 
 
+def chaos(environ: Environ) -> Counts:
+    """Run tests/chaos; what came of each fault is printed."""
+    seconds = float(environ.get("CHAOS_SECONDS", "300"))
+    return pytest("chaos", environ, seconds + 600, "-s")
+
+
 def gpu(environ: Environ) -> Counts:
     """Run tests/gpu/ranks on 2 GPUs, and on 4 where there are as many; then tests/gpu/jobs."""
     sizes = [size for size in GPU_SIZES if size <= devices()]

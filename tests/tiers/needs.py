@@ -27,11 +27,19 @@ def tests(folder: str, pattern: str = "test_*.py") -> Callable[[], str]:
 
 
 def cluster() -> str:
+    return _hosts() or tests("cluster")()
+
+
+def chaos() -> str:
+    return _hosts() or tests("chaos")()
+
+
+def _hosts() -> str:
     if os.getuid() != 0:
         return "needs root (network namespaces)"
     if not shutil.which("ip"):
         return "needs iproute2 (`ip netns`)"
-    return tests("cluster")()
+    return ""
 
 
 def gpu() -> str:
