@@ -10,7 +10,7 @@ from autotune.service.protocol import Hello
 from autotune.storage import open_logs
 from autotune.storage.contract import Fresh, RunInfo, Start, TrialStore
 from autotune.trial import Certificate, Fingerprint, Sample, Standing, Trial
-from autotune.tuning.events import Event, Rejection, RunFinished
+from autotune.tuning.events import Entry, Rejection
 
 
 class JobLogs(TrialStore, Protocol):
@@ -95,8 +95,8 @@ class LogKeeper:
         """Whether the CSV held a finished run, of this job or another, when it was opened."""
         return self._logs is not None and self._logs.has_result
 
-    def take(self, event: Event) -> bool:
-        """Write ``event`` if it belongs into the logs; return whether it does."""
+    def take(self, event: Entry) -> None:
+        """Write an entry."""
         if isinstance(event, Sample):
             self._guard(lambda logs: logs.add_sample(event))
         elif isinstance(event, Trial):
@@ -105,11 +105,8 @@ class LogKeeper:
             self._guard(lambda logs: logs.reject_trial(event.trial))
         elif isinstance(event, Certificate):
             self._guard(lambda logs: logs.add_certificate(event))
-        elif isinstance(event, RunFinished):
-            self._guard(lambda logs: logs.finish_run(event.state, event.best))
         else:
-            return False
-        return True
+            self._guard(lambda logs: logs.finish_run(event.state, event.best))
 
     def keep_best(self, standing: Standing | None) -> None:
         """Write what the job holds for the best, if that has changed."""

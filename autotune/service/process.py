@@ -225,14 +225,21 @@ class Service:
 
     def _end(self) -> None:
         """Serve the logs first: a parent that was killed no longer reads."""
-        to_say = [event for event in self._tuner.finish() if not self._logs.take(event)]
+        from autotune.tuning.events import Entry, Identified
+
+        to_say: list[Message] = []
+        for event in self._tuner.finish():
+            if isinstance(event, Entry):
+                self._logs.take(event)
+            elif not isinstance(event, Identified):
+                to_say.append(event)
         self._send_last([*to_say, *self._close_logs()])
 
-    def _send_last(self, messages: Sequence[Event]) -> None:
+    def _send_last(self, messages: Sequence[Message]) -> None:
         """Send what may find nobody who reads it."""
         try:
             for message in messages:
-                self._outbox.send(message)  # type: ignore[arg-type]
+                self._outbox.send(message)
         except EndOfInput:
             pass
 
@@ -315,13 +322,15 @@ class Service:
 
     def _handle(self, events: list[Event]) -> None:
         """Serve the logs and the runtime, in order; then see whether there is work."""
-        from autotune.tuning.events import Identified
+        from autotune.tuning.events import Entry, Identified
 
         for event in events:
             if isinstance(event, Identified):
                 self._begin(event)
-            elif not self._logs.take(event):
-                self._outbox.send(event)  # type: ignore[arg-type]
+            elif isinstance(event, Entry):
+                self._logs.take(event)
+            else:
+                self._outbox.send(event)
         self._logs.keep_best(self._standing())
         for text in self._logs.complaints():
             self._outbox.send(Line(text=text, level="warning"))

@@ -76,6 +76,7 @@ from autotune.service.logkeeper import LogKeeper  # noqa: E402
 from autotune.service.protocol import Hello  # noqa: E402
 from autotune.storage.reader import read_log  # noqa: E402
 from autotune.tuning.changes import Line, Progress  # noqa: E402
+from autotune.tuning.events import Entry  # noqa: E402
 from autotune.tuning.records import TunerSettings  # noqa: E402
 from autotune.tuning.tuner import Tuner  # noqa: E402
 from unit.autotune.conftest import Job  # noqa: E402
@@ -111,7 +112,8 @@ class Logs:
             if not self.has_begun and self.keeper is not None:
                 self.keeper.start(self._hello, [("gossip", 8)], seed=1)
                 self.has_begun = True
-            self.keeper.take(event)
+            if isinstance(event, Entry):
+                self.keeper.take(event)
         self.keeper.keep_best(tuner.standing)
         return len(run.events)
 
