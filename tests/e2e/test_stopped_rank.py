@@ -56,8 +56,9 @@ def test_a_rank_stopped_in_a_transfer_is_named_and_the_job_ends_at_the_shutdown_
     named = f"rank {rank} on {host_of(rank, hosts)} (of 3)"
     warning = rf"WARNING rank \d: allreduce '.*' has been under way .*{re.escape(named)}"
     assert re.search(warning, err), err
-    survivors = [each for each in range(3) if each != rank]
-    errors = [(commands.folder / f"error-{each}").read_text() for each in survivors]
+    # The launcher may end the other one when the first has raised.
+    errors = [file.read_text() for file in commands.folder.glob("error-[0-9]")]
+    assert errors
     assert all(named in text for text in errors), errors
 
 
