@@ -7,6 +7,8 @@ block releases the GIL. ``wait`` looks for Python signals every 100 ms.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+MESSAGE_FORMAT: int
+"""Version of what ranks say to each other; the same on all ranks."""
 IN_PLACE_BYTES: int
 """Tensors of this size and above are not copied into the fusion buffer (host memory)."""
 PIECE_BYTES: int
@@ -70,9 +72,12 @@ class Options:
     def __init__(self) -> None: ...
 
 class Rendezvous:
-    """Rank 0 listens here before the others connect; ``address`` travels by MPI broadcast."""
+    """Rank 0 listens here before the others connect; ``address`` travels by MPI broadcast.
 
-    def __init__(self) -> None: ...
+    ``key``: 32 bytes that all ranks of the job have and that never travel on their connections.
+    """
+
+    def __init__(self, key: bytes) -> None: ...
     @property
     def address(self) -> str: ...
 
@@ -196,9 +201,12 @@ class Runner:
         """**Collective.** ``start`` and ``finish_all``. False: as None of ``start``."""
 
 class Engine:
-    def __init__(self, options: Options, rendezvous: Rendezvous | None, address: str) -> None:
+    def __init__(
+        self, options: Options, rendezvous: Rendezvous | None, address: str, key: bytes
+    ) -> None:
         """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
 
+        ``key`` is that of the rendezvous. Who does not have it is no rank.
         Raises EngineError when a rank does not connect within 60 s.
         """
 

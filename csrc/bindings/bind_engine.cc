@@ -26,10 +26,10 @@ namespace {
 constexpr auto connect_timeout = std::chrono::seconds(60);
 
 std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendezvous,
-                                      const std::string& address) {
+                                      const std::string& address, const std::string& key) {
   std::vector<std::unique_ptr<Connection>> connections;
   if (options.rank != 0) {
-    connections.push_back(connect_to(address, options.rank, connect_timeout));
+    connections.push_back(connect_to(address, key, options.rank, connect_timeout));
   } else if (options.size > 1) {
     connections = rendezvous->accept_all(options.size, connect_timeout);
   }
@@ -37,7 +37,7 @@ std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendez
 }
 
 std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
-                                    const std::string& address) {
+                                    const std::string& address, const std::string& key) {
   configure_log(static_cast<LogLevel>(options.log_level), options.rank);
   EngineOptions engine_options{options.params,
                                options.thread_affinity,
@@ -48,7 +48,7 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                                options.timeline_clock,
                                options.disable_group_fusion,
                                options.host_names};
-  auto control = connect(options, rendezvous, address);
+  auto control = connect(options, rendezvous, address, key);
   std::shared_ptr<PointToPoint> transport;
   if (options.size > 1) transport = make_mpi_point_to_point(options.mpi_comm);
   return std::make_unique<Engine>(engine_options, std::move(control),
@@ -105,7 +105,7 @@ py::dict counters(Engine& engine) {
 
 void bind_engine(py::module_& module) {
   py::class_<Rendezvous>(module, "Rendezvous")
-      .def(py::init<>())
+      .def(py::init<std::string>(), "key"_a)
       .def_property_readonly("address", &Rendezvous::address);
 
   py::class_<ResultBuffer>(module, "_ResultBuffer", py::buffer_protocol())
@@ -115,7 +115,8 @@ void bind_engine(py::module_& module) {
 
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
-      .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, Unlocked())
+      .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, "key"_a,
+           Unlocked())
       .def("start", &start, "kind"_a, "name"_a, "input"_a, "output"_a, "shape"_a, "stream"_a = 0,
            "splits"_a = std::vector<int64_t>{})
       .def("start_prepared", &start_prepared, "operation"_a, "input"_a, "output"_a, "stream"_a = 0)

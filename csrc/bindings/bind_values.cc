@@ -10,6 +10,7 @@
 #include "comm/mpi/mpi_point_to_point.h"
 #include "comm/p2p/p2p_communicator.h"
 #include "common/errors.h"
+#include "common/message_format.h"
 #include "common/message_memory.h"
 #include "common/types.h"
 #include "engine/execute/host_executor.h"
@@ -98,6 +99,7 @@ void bind_values(py::module_& module) {
   module.attr("IN_PLACE_BYTES") = HostExecutor::in_place_bytes;
   module.attr("PIECE_BYTES") = P2pCommunicator::piece_bytes;
   module.attr("SMALL_BYTES") = P2pCommunicator::small_bytes;
+  module.attr("MESSAGE_FORMAT") = message_format;
   module.def("nccl_version", &nccl_version);
   module.def("cuda_version", &cuda_version);
   module.def("mpi_library", &mpi_library_path);

@@ -23,7 +23,7 @@ std::unique_ptr<Communicator> choose_local(std::shared_ptr<PointToPoint> transpo
   std::string why_not;
   auto shared = make_shared_communicator(*messages, on_wait, why_not);
   if (shared) return shared;
-  if (messages->rank() == 0) {
+  if (!why_not.empty()) {
     log(LogLevel::warning, "no shared memory, ranks of this host exchange messages: " + why_not);
   }
   return messages;

@@ -10,14 +10,16 @@
 #include <string>
 
 #include "common/errors.h"
+#include "common/fork.h"
 
 namespace autotune {
 
 Bell::Bell() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (fd_ < 0) throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
+  drop_in_children(fd_);
 }
 
-Bell::~Bell() { ::close(fd_); }
+Bell::~Bell() { close_dropped(fd_); }
 
 void Bell::ring() {
   const uint64_t one = 1;
@@ -27,13 +29,14 @@ void Bell::ring() {
 BellListener::BellListener(int bell) : fd_(epoll_create1(EPOLL_CLOEXEC)) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
+  drop_in_children(fd_);
   if (fd_ >= 0 && epoll_ctl(fd_, EPOLL_CTL_ADD, bell, &event) == 0) return;
   const std::string reason = std::strerror(errno);
-  if (fd_ >= 0) ::close(fd_);
+  close_dropped(fd_);
   throw EngineError("epoll failed: " + reason);
 }
 
-BellListener::~BellListener() { ::close(fd_); }
+BellListener::~BellListener() { close_dropped(fd_); }
 
 bool BellListener::has_rung() {
   epoll_event event;

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/fork.h"
 
 namespace autotune {
 
@@ -25,11 +26,17 @@ namespace {
 constexpr size_t header_bytes = 5;  // uint32 payload length, uint8 type
 // Larger than any honest frame (a request is some 100 bytes); a longer one means a broken stream.
 constexpr uint32_t max_payload_bytes = 1u << 30;
+constexpr uint32_t max_hello_bytes = 256;
 // A turn without a system call takes some 50 ns; a socket is looked at every few microseconds.
 constexpr uint32_t pumps_per_look_at_sockets = 32;
 // Who does not answer for so long is called silent: an engine answers within milliseconds, but a
 // machine that swaps or has too many processes may take a second.
 constexpr auto silent_after = std::chrono::seconds(3);
+
+EngineError broken_frame(int rank) {
+  return EngineError("control connection: what comes from rank " + std::to_string(rank) +
+                     " is no frame");
+}
 
 }  // namespace
 
@@ -54,10 +61,11 @@ void FrameQueue::take_front(Frame& frame) {
 Connection::Connection(int fd) : fd_(fd) {
   fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL, 0) | O_NONBLOCK);
   fcntl(fd_, F_SETFD, FD_CLOEXEC);
+  drop_in_children(fd_);
 }
 
 Connection::~Connection() {
-  ::close(fd_);
+  close_dropped(fd_);
   if (offered_ >= 0) ::close(offered_);
 }
 
@@ -168,8 +176,11 @@ ssize_t Connection::receive_bytes(char* bytes, size_t count) {
   if (n <= 0) return n;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    if (offered_ >= 0) ::close(offered_);
-    std::memcpy(&offered_, CMSG_DATA(header), sizeof(int));
+    // There may be room for more than one: the last one is kept, none is forgotten.
+    for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
+      if (offered_ >= 0) ::close(offered_);
+      std::memcpy(&offered_, CMSG_DATA(header) + at, sizeof(int));
+    }
   }
   return n;
 }
@@ -207,20 +218,22 @@ void Connection::hear_nudges() {
 }
 
 // Of the whole frame that is there; 0: none.
-size_t Connection::next_frame_bytes() const {
+size_t Connection::next_frame_bytes(int rank, uint32_t most) const {
   const size_t available = in_.size() - parsed_;
   if (available < header_bytes) return 0;
   uint32_t length;
   std::memcpy(&length, in_.data() + parsed_, sizeof length);
-  if (length > max_payload_bytes) throw EngineError("control connection: broken frame");
+  if (length > most) throw broken_frame(rank);
   return available < header_bytes + length ? 0 : header_bytes + length;
 }
 
 // The whole frame that is there.
 void Connection::parse(int rank, Frame& frame) {
-  const size_t bytes = next_frame_bytes();
+  const size_t bytes = next_frame_bytes(rank, max_payload_bytes);
+  const auto type = static_cast<uint8_t>(in_[parsed_ + 4]);
+  if (type > static_cast<uint8_t>(FrameType::last)) throw broken_frame(rank);
   frame.rank = rank;
-  frame.type = static_cast<FrameType>(in_[parsed_ + 4]);
+  frame.type = static_cast<FrameType>(type);
   frame.payload.assign(in_, parsed_ + header_bytes, bytes - header_bytes);
   parsed_ += bytes;
   if (parsed_ < in_.size()) return;
@@ -239,12 +252,12 @@ void Connection::receive(int rank, FrameQueue& frames, bool look_at_socket) {
   } else {
     read_socket();
   }
-  while (next_frame_bytes() > 0) parse(rank, frames.add());
+  while (next_frame_bytes(rank, max_payload_bytes) > 0) parse(rank, frames.add());
 }
 
 std::optional<Frame> Connection::receive_one(int rank) {
   read_socket();
-  if (next_frame_bytes() == 0) return std::nullopt;
+  if (next_frame_bytes(rank, max_hello_bytes) == 0) return std::nullopt;
   Frame frame;
   parse(rank, frame);
   return frame;
@@ -291,13 +304,14 @@ ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Conne
   if (user_wake_fd_ < 0 || thread_wake_fd_ < 0) {
     throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
   }
+  for (const int fd : {user_wake_fd_, thread_wake_fd_}) drop_in_children(fd);
   has_other_hosts_ = std::any_of(connections_.begin(), connections_.end(),
                                  [](const auto& each) { return !each->is_on_this_host(); });
 }
 
 ControlPlane::~ControlPlane() {
-  ::close(user_wake_fd_);
-  ::close(thread_wake_fd_);
+  close_dropped(user_wake_fd_);
+  close_dropped(thread_wake_fd_);
 }
 
 void ControlPlane::send_all(FrameType type, const std::string& payload) {

@@ -40,6 +40,7 @@ enum class FrameType : uint8_t {
   goodbye = 4,  // all is said: the end of the connection is no error from now on
   ping = 5,     // to be answered at once; never seen outside the control plane, as pong
   pong = 6,     // the coordinator's says which ranks do not answer
+  last = pong,
 };
 
 struct Frame {
@@ -100,7 +101,7 @@ class Connection {
   // Read what is there; append whole frames to `frames` as sent by `rank`. Where frames do not come
   // by the socket, it is only looked at if `look_at_socket`.
   void receive(int rank, FrameQueue& frames, bool look_at_socket = true);
-  // The same for one frame only; what follows it stays for a later call.
+  // The same for one short frame only, of the first ones; what follows it stays for a later call.
   std::optional<Frame> receive_one(int rank);
   // A file descriptor that the peer has offered, now the caller's; -1: none.
   int take_offered();
@@ -133,7 +134,7 @@ class Connection {
   void read_socket();
   void hear_nudges();
   ssize_t receive_bytes(char* bytes, size_t count);
-  size_t next_frame_bytes() const;
+  size_t next_frame_bytes(int rank, uint32_t most) const;
   void parse(int rank, Frame& frame);
 
   int fd_;
@@ -151,10 +152,12 @@ class Connection {
   std::chrono::nanoseconds silence_{0};
 };
 
-// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI.
+// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI; it is
+// no secret. `key` is: all ranks have it, by MPI or from the environment, and prove it (proof.h).
 class Rendezvous {
  public:
-  Rendezvous();
+  // EngineError where `key` has not `key_bytes` bytes.
+  explicit Rendezvous(std::string key);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -162,18 +165,25 @@ class Rendezvous {
   const std::string& address() const { return address_; }
 
   // Accept one connection per rank 1..size-1; index r-1 is rank r. Throws EngineError naming the
-  // ranks that did not connect in time. A caller without the address's secret is turned away.
+  // ranks that did not connect in time. Who does not prove the key soon is turned away, and so is a
+  // second one that is a connected rank; nobody who says nothing, or too much, holds up others.
   std::vector<std::unique_ptr<Connection>> accept_all(int size, std::chrono::seconds timeout);
 
+  // Of a connection, from its begin to its proof. A machine that swaps may need seconds.
+  static constexpr std::chrono::seconds proof_timeout{10};
+  // Connections without a proof at one time, besides one per rank; more, and the oldest is dropped.
+  static constexpr size_t most_applicants = 256;
+
  private:
+  std::string key_;
+  std::string name_;  // of the abstract Unix socket
   int unix_fd_ = -1;
   int tcp_fd_ = -1;
-  std::string secret_;
   std::string address_;
 };
 
-// Connect rank `rank` to the coordinator at `address`.
-std::unique_ptr<Connection> connect_to(const std::string& address, int rank,
+// Connect rank `rank` to the coordinator at `address`, which has to prove the same `key`.
+std::unique_ptr<Connection> connect_to(const std::string& address, const std::string& key, int rank,
                                        std::chrono::seconds timeout);
 
 // A rank that does not answer.

@@ -1,31 +1,34 @@
 #include "control/ring.h"
 
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "common/errors.h"
+#include "common/sealed_memory.h"
 
 namespace autotune {
 
 namespace {
 
-constexpr size_t pair_bytes = 2 * sizeof(Ring);
+constexpr int64_t pair_bytes = 2 * sizeof(Ring);
+
+// Of the bytes written and consumed since the start, those still in the ring. The other process
+// may have written anything there: what no ring holds is not believed.
+size_t bytes_between(uint64_t consumed, uint64_t written) {
+  const uint64_t count = written - consumed;
+  if (count <= Ring::capacity) return static_cast<size_t>(count);
+  throw EngineError("control connection: a ring of " + std::to_string(Ring::capacity) +
+                    " bytes is said to hold " + std::to_string(count));
+}
 
 }  // namespace
 
-int RingPair::create() {
-  const int fd = ::memfd_create("hvd-autotune-control", MFD_CLOEXEC);
-  if (fd < 0) return -1;
-  if (::ftruncate(fd, static_cast<off_t>(pair_bytes)) == 0) return fd;
-  ::close(fd);
-  return -1;
-}
+int RingPair::create() { return create_sealed_memory("hvd-autotune-control", pair_bytes); }
 
 std::unique_ptr<RingPair> RingPair::map(int fd, bool is_first) {
-  struct stat status;
-  if (::fstat(fd, &status) != 0 || status.st_size != static_cast<off_t>(pair_bytes)) return nullptr;
+  if (!is_sealed_memory(fd, pair_bytes)) return nullptr;
   // A new file is all zeros: two empty rings.
   void* memory =
       ::mmap(nullptr, pair_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -37,9 +40,7 @@ RingPair::~RingPair() { ::munmap(rings_, pair_bytes); }
 
 size_t RingPair::write(const char* bytes, size_t count) {
   const uint64_t at = out_->written.load(std::memory_order_relaxed);
-  const auto room = [&] {
-    return Ring::capacity - static_cast<size_t>(at - out_->consumed.load());
-  };
+  const auto room = [&] { return Ring::capacity - bytes_between(out_->consumed.load(), at); };
   if (room() < count) out_->blocked.store(1);  // before the last look at the room
   count = std::min(count, room());
   const size_t begin = at % Ring::capacity;
@@ -52,7 +53,7 @@ size_t RingPair::write(const char* bytes, size_t count) {
 
 bool RingPair::read(std::string& to) {
   const uint64_t at = in_->consumed.load(std::memory_order_relaxed);
-  const auto count = static_cast<size_t>(in_->written.load() - at);
+  const size_t count = bytes_between(at, in_->written.load());
   if (count == 0) return false;
   const size_t begin = at % Ring::capacity;
   const size_t until_end = std::min(count, Ring::capacity - begin);

@@ -32,12 +32,14 @@ class RingPair {
  public:
   // The memory of a new pair, as a file descriptor that another process can map; -1: there is none.
   static int create();
-  // Map it. `is_first`: the end that created it. nullptr: it cannot be mapped. Does not keep `fd`.
+  // Map it. `is_first`: the end that created it. nullptr: it cannot be mapped, or is not such
+  // memory, sealed. Does not keep `fd`.
   static std::unique_ptr<RingPair> map(int fd, bool is_first);
   ~RingPair();
   RingPair(const RingPair&) = delete;
   RingPair& operator=(const RingPair&) = delete;
 
+  // Both throw EngineError where the peer's counts cannot be.
   // Write what there is room for; return how much.
   size_t write(const char* bytes, size_t count);
   // Append all that has come to `to`; true when the peer has waited for the room (nudge it).

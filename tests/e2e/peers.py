@@ -67,6 +67,18 @@ def fork(folder: Path) -> None:
     write(folder / f"done-{hvd.rank()}", "")
 
 
+def parent(folder: Path) -> None:
+    """As ``train``; rank 1 has forked a child that outlives it, as a data loader's worker may."""
+    if hvd.rank() == 1:
+        child = os.fork()
+        if child == 0:
+            os.setsid()  # what ends a rank's process group leaves it alone
+            time.sleep(60)
+            os._exit(0)
+        write(folder / "child", str(child))
+    train(folder)
+
+
 def write(path: Path, text: str) -> None:
     """Write a file that is there as a whole or not at all."""
     path.with_suffix(".part").write_text(text)
@@ -77,4 +89,5 @@ if __name__ == "__main__":
     hvd.init()
     own_folder = Path(sys.argv[2])
     write(own_folder / f"pid-{hvd.rank()}", str(os.getpid()))
-    {"train": train, "skip": skip, "transfer": transfer, "fork": fork}[sys.argv[1]](own_folder)
+    modes = {"train": train, "skip": skip, "transfer": transfer, "fork": fork, "parent": parent}
+    modes[sys.argv[1]](own_folder)

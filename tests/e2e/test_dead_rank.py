@@ -46,6 +46,25 @@ def test_a_killed_rank_ends_the_job_and_the_others_know_which(
         assert "rank 1 on" in err
 
 
+def test_a_killed_rank_is_seen_though_a_child_that_it_forked_lives(commands: Commands) -> None:
+    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "parent", commands.folder]
+    process = commands.start(*words)
+    victim = pids(commands.folder)[1]
+    wait_until(lambda: (commands.folder / "child").exists())
+    child = int((commands.folder / "child").read_text())
+    try:
+        time.sleep(0.5)
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: all((commands.folder / f"error-{r}").exists() for r in (0, 2)), 10)
+        os.kill(child, 0)  # it is still there
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.communicate(timeout=30)
+    for survivor in (0, 2):
+        text = (commands.folder / f"error-{survivor}").read_text()
+        assert re.search(r"rank 1 ended its process .*\(seen on rank [02] of 3\)", text)
+
+
 def test_an_interrupt_in_a_wait_ends_the_job(commands: Commands) -> None:
     process = commands.start(*LAUNCHERS["mpirun"], sys.executable, PEERS, "skip", commands.folder)
     waiting = pids(commands.folder)[0]

@@ -209,7 +209,7 @@ TEST(engines_may_start_and_end_at_once_many_times) {
 
 TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
   // A coordinator that never runs a cycle: its connections alone.
-  Rendezvous rendezvous;
+  Rendezvous rendezvous(test_key());
   run_ranks(2, [&](int rank) {
     if (rank == 0) {
       const auto connections = rendezvous.accept_all(2, 20s);
@@ -217,7 +217,7 @@ TEST(a_shutdown_that_nobody_answers_ends_after_its_time) {
       return;
     }
     std::vector<std::unique_ptr<Connection>> connections;
-    connections.push_back(connect_to(rendezvous.address(), 1, 20s));
+    connections.push_back(connect_to(rendezvous.address(), test_key(), 1, 20s));
     Engine engine({}, std::make_unique<ControlPlane>(1, 2, std::move(connections)),
                   [](const std::vector<int>&, const WaitHook&) {
                     return Communicators{std::make_unique<SelfCommunicator>(), nullptr};

@@ -49,13 +49,13 @@ class Wrong final : public Communicator {
 void with_wrong_hierarchy(const std::function<void(Engine&)>& body) {
   constexpr int size = 3;
   auto mail = std::make_shared<Mail>(size);
-  Rendezvous rendezvous;
+  Rendezvous rendezvous(test_key());
   run_ranks(size, [&](int rank) {
     std::vector<std::unique_ptr<Connection>> connections;
     if (rank == 0) {
       connections = rendezvous.accept_all(size, 20s);
     } else {
-      connections.push_back(connect_to(rendezvous.address(), rank, 20s));
+      connections.push_back(connect_to(rendezvous.address(), test_key(), rank, 20s));
     }
     const auto honest =
         communicator_factory(std::make_shared<ThreadPointToPoint>(mail, rank), {0, 0, 1});

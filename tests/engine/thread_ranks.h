@@ -16,9 +16,13 @@
 #include "comm/point_to_point.h"
 #include "common/errors.h"
 #include "control/control.h"
+#include "control/proof.h"
 #include "engine/engine.h"
 
 namespace autotune {
+
+// Of every job of these tests.
+inline std::string test_key() { return std::string(key_bytes, 'k'); }
 
 // Run `body(rank)` on `size` threads; rethrow the first failure after all have ended.
 inline void run_ranks(int size, const std::function<void(int)>& body) {
@@ -158,7 +162,7 @@ class Job {
     if (rank == 0 && size_ > 1) {
       connections = rendezvous_.accept_all(size_, seconds(20));
     } else if (rank > 0) {
-      connections.push_back(connect_to(rendezvous_.address(), rank, seconds(20)));
+      connections.push_back(connect_to(rendezvous_.address(), test_key(), rank, seconds(20)));
     }
     auto control = std::make_unique<ControlPlane>(rank, size_, std::move(connections));
     return std::make_unique<Engine>(
@@ -171,7 +175,7 @@ class Job {
   EngineOptions options_;
   std::vector<int> hosts_;
   std::shared_ptr<Mail> mail_;
-  Rendezvous rendezvous_;
+  Rendezvous rendezvous_{test_key()};
 };
 
 }  // namespace autotune

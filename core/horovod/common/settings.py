@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from horovod.common import secret
+
 _LAST_CORE = 1023
 """The last one that a ``cpu_set_t`` has room for."""
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
@@ -194,6 +196,7 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
         agree=False,
     ),
     Variable(env="HOROVOD_HOSTNAME", parse=str, agree=False),
+    Variable(env=secret.ENV, parse=secret.parse),
     Variable(env="HOROVOD_TIMELINE", parse=str, agree=False),
     Variable(
         env="HOROVOD_TIMELINE_MARK_CYCLES",
@@ -252,8 +255,8 @@ class Settings:
 
     @property
     def to_agree(self) -> dict[str, Any]:
-        """{variable: value} that must be the same on all ranks."""
-        return {v.env: self.values[v.env] for v in self.variables if v.agree}
+        """{variable: value} that must be the same on all ranks; of a secret its fingerprint."""
+        return {v.env: _to_compare(self.values[v.env]) for v in self.variables if v.agree}
 
 
 def parse_settings(variables: Sequence[Variable], environ: Mapping[str, str]) -> Settings:
@@ -343,12 +346,21 @@ def _find_disagreement(values: list[Mapping[str, Any]]) -> str | None:
             found = ", ".join(
                 f"{_show(value)} on {_ranks(ranks)}" for value, ranks in by_value.items()
             )
-            return (
-                f"{env} must be the same on all ranks: got {found}; pass it to all hosts: "
-                f"'mpirun -x {env}' (Open MPI), 'mpiexec -genv {env} VALUE' (MPICH, Intel MPI), "
-                f"'aprun -e {env}=VALUE', 'srun --export=ALL'"
-            )
+            return f"{env} must be the same on all ranks: got {found}; {_advice(env)}"
     return None
+
+
+def _advice(env: str) -> str:
+    if env == secret.ENV:
+        return "set it on every host itself: launchers would carry it unencrypted"
+    return (
+        f"pass it to all hosts: 'mpirun -x {env}' (Open MPI), 'mpiexec -genv {env} VALUE' (MPICH, "
+        f"Intel MPI), 'aprun -e {env}=VALUE', 'srun --export=ALL'"
+    )
+
+
+def _to_compare(value: Any) -> Any:
+    return value.fingerprint if isinstance(value, secret.Secret) else value
 
 
 def _show(value: Any) -> str:

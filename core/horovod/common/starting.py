@@ -1,7 +1,8 @@
 """How a job starts: every rank reads its settings, all agree, the engine is made.
 
-Every rank parses its settings first; then one unconditional allgather carries values or errors, so
-that either all ranks go on or all ranks raise the same error.
+Ranks first learn whether they run the same build. Then every rank parses its settings, and one
+unconditional allgather carries values or errors, so that either all ranks go on or all ranks raise
+the same error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from horovod import _engine
-from horovod.common import advice, mpi, timeline
+from horovod.common import advice, builds, mpi, secret, timeline
 from horovod.common.process_set import (
     ProcessSet,
     agree_static_sets,
@@ -129,6 +130,10 @@ def start_job(start: Start) -> Job:
         RuntimeError: The ranks do not connect.
     """
     communicator, tuner = start.communicator, start.tuner
+    difference = builds.find_difference(communicator.allgather(builds.own_build()))
+    if difference is not None:
+        communicator.Free()
+        raise ValueError(f"hvd.init(): {difference}")
     topology, parsed, report, sets = _read_own(start)
     if topology.rank == 0 and parsed is not None and not report.error:
         report = _prepare_tuner(start, parsed, topology, report)
@@ -258,6 +263,12 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
     )
     if text:
         logger.warning("%s", text)
+    if topology.cross_size > 1 and parsed[secret.ENV] is None:
+        logger.info(
+            "connections between hosts are proven by a key that MPI has carried unencrypted; where "
+            "others can listen to MPI, set %s to the same random text on every host",
+            secret.ENV,
+        )
 
 
 def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _engine.Engine:
@@ -276,9 +287,10 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     options.log_level = parsed["HOROVOD_LOG_LEVEL"]
     options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
     _set_timeline(options, start, parsed)
-    rendezvous = _engine.Rendezvous() if topology.rank == 0 and not alone else None
+    key = secret.job_key(start.communicator, parsed[secret.ENV])
+    rendezvous = _engine.Rendezvous(key) if topology.rank == 0 and not alone else None
     address = start.communicator.bcast(rendezvous.address if rendezvous else "", root=0)
-    return _engine.Engine(options, rendezvous, address)
+    return _engine.Engine(options, rendezvous, address, key)
 
 
 def _set_timeline(options: _engine.Options, start: Start, parsed: Settings) -> None:

@@ -4,31 +4,51 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "common/errors.h"
+#include "common/fork.h"
+#include "common/sealed_memory.h"
 
 namespace autotune {
 
 namespace {
 
-[[noreturn]] void fail(const char* call, const std::string& name, int error) {
-  throw EngineError(std::string(call) + " of shared memory " + name +
-                    " failed: " + std::strerror(error));
+[[noreturn]] void fail(const char* call, int64_t bytes, int error) {
+  throw EngineError(std::string(call) + " of " + std::to_string(bytes) +
+                    " bytes of shared memory failed: " + std::strerror(error) +
+                    "; look at the job's limits of memory and of open files");
 }
 
-char* map(int fd, const std::string& name, int64_t bytes) {
-  void* data =
-      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (data == MAP_FAILED) fail("mmap", name, error);
-  return static_cast<char*>(data);
+bool is_at(const struct stat& status, const Segment::Place& place) {
+  return S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+         status.st_dev == static_cast<dev_t>(place.device) &&
+         status.st_ino == static_cast<ino_t>(place.inode);
+}
+
+// A number of another rank's may mean any file here: none is opened before it was looked at.
+int open_at(const Segment::Place& place, int64_t bytes) {
+  const std::string path =
+      "/proc/" + std::to_string(place.process) + "/fd/" + std::to_string(place.fd);
+  const std::string advice = "; ranks of one host have to see each other's processes";
+  struct stat status;
+  if (::stat(path.c_str(), &status) != 0) {
+    throw EngineError("shared memory of another rank: " + path + ": " + std::strerror(errno) +
+                      advice);
+  }
+  const int fd = is_at(status, place) ? ::open(path.c_str(), O_RDWR | O_CLOEXEC) : -1;
+  if (fd >= 0 && ::fstat(fd, &status) == 0 && is_at(status, place) && is_sealed_memory(fd, bytes)) {
+    return fd;
+  }
+  if (fd >= 0) ::close(fd);
+  throw EngineError("shared memory of another rank: " + path + " is something else" + advice);
 }
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, const timespec& limit) {
@@ -43,34 +63,53 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 }  // namespace
 
 std::unique_ptr<Segment> Segment::create(int64_t bytes) {
-  static std::atomic<int> counter{0};
-  const std::string name =
-      "/hvd-autotune-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
-  const int fd = ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) fail("shm_open", name, errno);
-  if (const int error = ::posix_fallocate(fd, 0, bytes)) {
-    ::close(fd);
-    ::shm_unlink(name.c_str());
-    fail("posix_fallocate", name, error);
-  }
-  return std::unique_ptr<Segment>(new Segment(name, map(fd, name, bytes), bytes, true));
+  const int fd = create_sealed_memory("hvd-autotune", bytes);
+  if (fd < 0) fail("memfd_create", bytes, errno);
+  return std::unique_ptr<Segment>(new Segment(fd, bytes));
 }
 
-std::unique_ptr<Segment> Segment::attach(const std::string& name, int64_t bytes) {
-  const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (fd < 0) fail("shm_open", name, errno);
-  return std::unique_ptr<Segment>(new Segment(name, map(fd, name, bytes), bytes, false));
+std::unique_ptr<Segment> Segment::attach(const Place& place, int64_t bytes) {
+  return std::unique_ptr<Segment>(new Segment(open_at(place, bytes), bytes));
+}
+
+Segment::Segment(int fd, int64_t bytes) : fd_(fd), bytes_(bytes) {
+  void* data =
+      ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    ::close(fd);
+    fail("mmap", bytes, error);
+  }
+  data_ = static_cast<char*>(data);
+  drop_in_children(fd_);
 }
 
 Segment::~Segment() {
-  unlink();
+  close();
   ::munmap(data_, static_cast<size_t>(bytes_));
 }
 
-void Segment::unlink() {
-  if (linked_) ::shm_unlink(name_.c_str());
-  linked_ = false;
+Segment::Place Segment::place() const {
+  struct stat status{};
+  ::fstat(fd_, &status);
+  return {::getpid(), fd_, status.st_dev, status.st_ino};
 }
+
+void Segment::reserve(int64_t begin, int64_t end) {
+  int error = 0;
+  do {
+    error = ::fallocate(fd_, 0, begin, end - begin) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error != 0) fail("fallocate", end - begin, error);
+}
+
+int64_t Segment::reserved_bytes() const {
+  struct stat status{};
+  ::fstat(fd_, &status);
+  return static_cast<int64_t>(status.st_blocks) * 512;
+}
+
+void Segment::close() { close_dropped(std::exchange(fd_, -1)); }
 
 void Barrier::wait(const WaitHook& on_wait) {
   ++round_;

@@ -1,7 +1,10 @@
 // Shared memory of the ranks of one host: a mapped segment and a barrier in it.
 //
-// The segment is a POSIX shared memory object that is reserved (posix_fallocate: a full /dev/shm is
-// an error here, not a SIGBUS later) and has no name any more once all ranks have mapped it.
+// The segment is anonymous, sealed memory (common/sealed_memory.h): it has no name that another
+// user could take or that a killed job could leave behind, and counts as memory of the processes,
+// not of /dev/shm. The other ranks find it through /proc, where only the same user may look. Each
+// rank reserves the part that it writes: its pages are then on its own NUMA node, and memory that
+// cannot be had is an error there, not a SIGBUS later.
 #pragma once
 
 #include <atomic>
@@ -15,26 +18,38 @@ namespace autotune {
 
 class Segment {
  public:
+  // Where the other processes of a host find the memory, and how they know that it is the right
+  // one: process ids mean others in a container of its own.
+  struct Place {
+    int64_t process;
+    int64_t fd;
+    uint64_t device;
+    uint64_t inode;
+  };
+
   // Create a zeroed segment / map the one that another rank created. Throw EngineError.
   static std::unique_ptr<Segment> create(int64_t bytes);
-  static std::unique_ptr<Segment> attach(const std::string& name, int64_t bytes);
+  static std::unique_ptr<Segment> attach(const Place& place, int64_t bytes);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  const std::string& name() const { return name_; }
+  // Until `close`.
+  Place place() const;
   char* data() const { return data_; }
-  // Remove the name; mapped memory stays.
-  void unlink();
+  // Take the pages of [begin, end), where this process runs. Throws EngineError.
+  void reserve(int64_t begin, int64_t end);
+  // Bytes whose pages are taken, by any process. Until `close`.
+  int64_t reserved_bytes() const;
+  // Nobody finds it from now on; mapped memory stays.
+  void close();
 
  private:
-  Segment(std::string name, char* data, int64_t bytes, bool linked)
-      : name_(std::move(name)), data_(data), bytes_(bytes), linked_(linked) {}
+  Segment(int fd, int64_t bytes);
 
-  std::string name_;
-  char* data_;
+  int fd_;
   int64_t bytes_;
-  bool linked_;
+  char* data_;
 };
 
 // One rank's place in a barrier; alone on its cache lines.

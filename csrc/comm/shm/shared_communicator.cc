@@ -1,7 +1,8 @@
 #include "comm/shm/shared_communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "common/copy.h"
@@ -16,7 +17,7 @@ namespace {
 // Half of a usual second-level cache; 64 KiB - 1 MiB make no difference on 2 ranks (measured),
 // larger ones mean fewer barriers where ranks share cores.
 constexpr int64_t usual_slot_bytes = 512 << 10;
-// A container's /dev/shm may have 64 MB in all.
+// Of a host's memory, for each process set.
 constexpr int64_t most_bytes = 24 << 20;
 constexpr int64_t small_bytes = 16 << 10;
 constexpr int64_t cache_line = 64;
@@ -28,13 +29,23 @@ int64_t slice_bytes_for(int size) {
   return std::max(slot / size / cache_line * cache_line, cache_line);
 }
 
+int64_t whole_pages(int64_t bytes) {
+  static const int64_t page = ::sysconf(_SC_PAGESIZE);
+  return (bytes + page - 1) / page * page;
+}
+
 int64_t slot_bytes_for(int size) { return std::max(slice_bytes_for(size) * size, small_bytes); }
 
 }  // namespace
 
-// Layout: barrier slots, then two slots per rank.
-int64_t SharedCommunicator::segment_bytes(int size) {
-  return (static_cast<int64_t>(sizeof(BarrierSlot)) + 2 * slot_bytes_for(size)) * size;
+int64_t SharedCommunicator::segment_bytes(int size) { return part_of_rank(size - 1, size).second; }
+
+// Layout: barrier slots, then two slots per rank; what is of different ranks has no page in common.
+std::pair<int64_t, int64_t> SharedCommunicator::part_of_rank(int rank, int size) {
+  const int64_t barrier = whole_pages(static_cast<int64_t>(sizeof(BarrierSlot)) * size);
+  const int64_t part = whole_pages(2 * slot_bytes_for(size));
+  const int64_t begin = barrier + part * rank;
+  return {rank == 0 ? 0 : begin, begin + part};
 }
 
 SharedCommunicator::SharedCommunicator(std::unique_ptr<Segment> segment, int rank, int size,
@@ -44,13 +55,14 @@ SharedCommunicator::SharedCommunicator(std::unique_ptr<Segment> segment, int ran
       size_(size),
       slot_bytes_(slot_bytes_for(size)),
       slice_bytes_(slice_bytes_for(size)),
+      part_bytes_(whole_pages(2 * slot_bytes_)),
+      slots_(segment_->data() + segment_bytes(size) - part_bytes_ * size),
       on_wait_(std::move(on_wait)),
       barrier_(reinterpret_cast<BarrierSlot*>(segment_->data()), rank_, size_),
       piece_(static_cast<size_t>(piece_bytes)) {}
 
 char* SharedCommunicator::slot(int rank, int parity) const {
-  char* slots = segment_->data() + sizeof(BarrierSlot) * static_cast<size_t>(size_);
-  return slots + (static_cast<int64_t>(rank) * 2 + parity) * slot_bytes_;
+  return slots_ + part_bytes_ * rank + slot_bytes_ * parity;
 }
 
 std::pair<int64_t, int64_t> SharedCommunicator::Plan::range(int64_t round, int slice) const {
@@ -292,8 +304,8 @@ namespace {
 
 // What a rank tells the others while they agree; fixed size, so that it travels by allgather.
 struct Introduction {
-  int32_t works;
-  std::array<char, 64> segment_name;
+  int64_t works;
+  Segment::Place segment;
 };
 
 MessageVector<Introduction> introduce(Communicator& base, const Introduction& own) {
@@ -321,21 +333,22 @@ std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const
                                                        std::string& why_not) {
   const int64_t bytes = SharedCommunicator::segment_bytes(base.size());
   std::unique_ptr<Segment> segment = create_on_rank_0(base, bytes, why_not);
-  Introduction own{segment != nullptr, {}};
-  if (segment) segment->name().copy(own.segment_name.data(), own.segment_name.size() - 1);
+  Introduction own{segment != nullptr, segment ? segment->place() : Segment::Place{}};
   const Introduction first = introduce(base, own)[0];
   try {
-    if (first.works && !segment) segment = Segment::attach(first.segment_name.data(), bytes);
+    if (first.works && !segment) segment = Segment::attach(first.segment, bytes);
+    const auto [begin, end] = SharedCommunicator::part_of_rank(base.rank(), base.size());
+    if (segment) segment->reserve(begin, end);
   } catch (const EngineError& error) {
     why_not = error.what();
+    segment.reset();
   }
   own.works = segment != nullptr;
   const MessageVector<Introduction> all = introduce(base, own);
   if (!std::all_of(all.begin(), all.end(), [](const auto& rank) { return rank.works != 0; })) {
-    if (why_not.empty()) why_not = "another rank cannot map the shared memory of rank 0";
     return nullptr;
   }
-  segment->unlink();
+  segment->close();
   return std::make_unique<SharedCommunicator>(std::move(segment), base.rank(), base.size(),
                                               on_wait);
 }

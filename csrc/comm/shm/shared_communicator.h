@@ -39,6 +39,8 @@ class SharedCommunicator final : public Communicator {
 
   // Bytes of the segment that `size` ranks need.
   static int64_t segment_bytes(int size);
+  // Those that `rank` writes (rank 0: what all write, too), whole pages.
+  static std::pair<int64_t, int64_t> part_of_rank(int rank, int size);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -90,6 +92,8 @@ class SharedCommunicator final : public Communicator {
   int size_;
   int64_t slot_bytes_;
   int64_t slice_bytes_;
+  int64_t part_bytes_;
+  char* slots_;
   WaitHook on_wait_;
   Barrier barrier_;
   int parity_ = 0;
@@ -99,8 +103,8 @@ class SharedCommunicator final : public Communicator {
 };
 
 // Share memory among all ranks of `base` (one host); `base` is used to agree and is not kept.
-// Returns nullptr, on all ranks, with the reason in `why_not`, where the host has too little shared
-// memory.
+// Returns nullptr, on all ranks, where one of them cannot have it; `why_not` is then that rank's
+// reason.
 std::unique_ptr<Communicator> make_shared_communicator(Communicator& base, const WaitHook& on_wait,
                                                        std::string& why_not);
 

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from horovod.common import secret
 from horovod.common.settings import (
     LOG_LEVELS,
     RankReport,
@@ -79,7 +80,7 @@ def test_a_wrong_value_names_variable_and_value(name: str, value: str) -> None:
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.env)
 @pytest.mark.parametrize("value", [10**30, 10**400], ids=["10^30", "10^400"])
 def test_no_number_is_too_large_to_be_refused(variable: Variable, value: int) -> None:
-    if variable.parse is not str:
+    if variable.parse not in (str, secret.parse):
         with contextlib.suppress(ValueError):
             parsed = variable.parse(str(value))
             assert parsed is True or isinstance(parsed, Substitute), "a switch is on"
