@@ -32,6 +32,16 @@ Enum parse(const std::array<const char*, N>& names, const std::string& name, con
 
 }  // namespace
 
+bool is_known(Operation operation) {
+  return static_cast<size_t>(operation) < operation_names.size();
+}
+bool is_known(ReduceOp reduce_op) {
+  return static_cast<size_t>(reduce_op) < reduce_op_names.size();
+}
+bool is_known(DataType type) { return static_cast<size_t>(type) < data_type_names.size(); }
+
+bool is_wire_type(DataType type) { return type == DataType::float16 || type == DataType::bfloat16; }
+
 size_t size_of(DataType type) { return data_type_sizes[static_cast<size_t>(type)]; }
 
 const char* name_of(Operation operation) { return operation_names[static_cast<size_t>(operation)]; }

@@ -61,7 +61,14 @@ void visit_params(Visit&& visit) {
   visit("hierarchical_allgather", "0 or 1", &Params::hierarchical_allgather);
 }
 
+// False for numbers that are none of the list.
+bool is_known(Operation operation);
+bool is_known(ReduceOp reduce_op);
+bool is_known(DataType type);
+
 size_t size_of(DataType type);
+// Whether a tensor of a longer type may travel as this one.
+bool is_wire_type(DataType type);
 
 const char* name_of(Operation operation);
 const char* name_of(ReduceOp reduce_op);

@@ -167,7 +167,7 @@ class Bench {
         coordinator_.add(0, list, Clock::now());
         for (; !frames_.empty(); frames_.pop_front()) {
           const Frame& frame = frames_.front();
-          decode(frame.payload, heard_);
+          decode(frame.payload, frame.rank, heard_);
           coordinator_.add(frame.rank, heard_, Clock::now());
         }
       });
@@ -183,7 +183,7 @@ class Bench {
     hear_.measure([&] {
       for (auto& worker : workers_) {
         worker->receive(0, frames_);
-        ResponseList list = decode(frames_.front().payload, pool_);
+        ResponseList list = decode(frames_.front().payload, 0, pool_);
         if (list.responses.size() != 1) std::abort();
         pool_.give(std::move(list));
         frames_.pop_front();

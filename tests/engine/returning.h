@@ -18,15 +18,15 @@ std::string encode(const List& list) {
   return bytes;
 }
 
-inline RequestList decode_request_list(const std::string& bytes) {
+inline RequestList decode_request_list(const std::string& bytes, int sender = 1) {
   RequestList list;
-  decode(bytes, list);
+  decode(bytes, sender, list);
   return list;
 }
 
-inline ResponseList decode_response_list(const std::string& bytes) {
+inline ResponseList decode_response_list(const std::string& bytes, int sender = 0) {
   ResponsePool none;
-  return decode(bytes, none);
+  return decode(bytes, sender, none);
 }
 
 inline std::vector<ResponseList> take(Coordinator& coordinator) {

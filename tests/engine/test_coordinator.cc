@@ -1,6 +1,9 @@
 #include "engine/negotiation/coordinator.h"
 
+#include <cmath>
+
 #include "check.h"
+#include "common/errors.h"
 #include "engine/negotiation/negotiate.h"
 #include "returning.h"
 
@@ -50,6 +53,14 @@ TEST(nothing_is_sent_before_all_ranks_have_announced) {
   CHECK_EQUAL(lists.size(), size_t{1});
   CHECK_EQUAL(lists[0].responses[0].items[0].name, "x");
   CHECK(!coordinator.has_pending());
+}
+
+TEST(a_factor_that_is_no_number_on_any_rank_is_no_mismatch) {
+  Request a = request("x"), b = request("x");
+  a.prescale = b.prescale = std::nan("");
+  CHECK_EQUAL(error_of(a, b), "");
+  b.prescale = 1;
+  CHECK(error_of(a, b).find("prescale factor") != std::string::npos);
 }
 
 TEST(mismatches_name_tensor_ranks_and_both_values) {
@@ -269,4 +280,123 @@ TEST(a_cached_tensor_is_sent_in_full_while_a_rank_has_joined_and_by_slot_afterwa
   CHECK_EQUAL(joined.step, 7);
   for (int rank : {0, 1}) coordinator.add(rank, hit(8, slot, 3), start);
   CHECK(take(coordinator)[0].responses[0].items[0].from_cache);
+}
+
+// What a rank cannot have meant is an error that names it, and not an operation.
+
+namespace {
+
+// A coordinator of 3 ranks that remembers 'x' of all ranks in slot 0 and 'y' of ranks 0 and 1,
+// process set 1, in slot 1; two lists are sent so far.
+struct Remembering {
+  Coordinator coordinator{3, {}};
+
+  Remembering() {
+    Request add = request("add", {0, 1});
+    add.operation = Operation::add_process_set;
+    for (int rank = 0; rank < 3; ++rank) {
+      coordinator.add(rank, announce(0, {add, request("x")}), start);
+    }
+    take(coordinator);
+    for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, announce(1, {of_set("y")}), start);
+    take(coordinator);
+  }
+
+  static Request of_set(const std::string& name) {
+    Request made = request(name);
+    made.process_set = 1;
+    complete_name(made.name, 1);
+    return made;
+  }
+};
+
+std::string refused(int rank, const RequestList& list) {
+  Remembering job;
+  try {
+    job.coordinator.add(rank, list, start);
+    take(job.coordinator);
+  } catch (const EngineError& error) {
+    const std::string text = error.what();
+    CHECK_EQUAL(text.find("negotiation: rank " + std::to_string(rank) + " announced "), size_t{0});
+    return text;
+  }
+  return "";
+}
+
+std::string refused(const Request& request) { return refused(2, announce(2, {request})); }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST(a_coordinator_refuses_hits_that_cannot_be_meant) {
+  CHECK_EQUAL(refused(2, hit(2, 0, 2)), "");
+  CHECK_EQUAL(refused(1, hit(2, 1, 2)), "");
+  CHECK(contains(refused(2, hit(2, 5, 2)), "cache slot 5, which is empty"));
+  CHECK(contains(refused(2, hit(2, 100'000, 2)), "cache slot 100000, which is empty"));
+  CHECK(contains(refused(2, hit(2, 1, 2)), "'y' (process set 1) of a process set that it is not"));
+  CHECK(contains(refused(2, hit(2, 0, 3)), "processed 3 response lists, of 2"));
+  CHECK(contains(refused(7, hit(2, 0, 2)), "of 3 ranks"));
+  CHECK(contains(refused(-1, hit(2, 0, 2)), "of 3 ranks"));
+}
+
+TEST(a_coordinator_refuses_what_is_announced_twice) {
+  Remembering job;
+  Coordinator& coordinator = job.coordinator;
+  coordinator.add(1, hit(2, 0, 2), start);
+  CHECK_THROWS(EngineError, "rank 1 announced allreduce 'x' twice",
+               coordinator.add(1, hit(2, 0, 2), start));
+  coordinator.add(1, announce(2, {request("z")}), start);
+  CHECK_THROWS(EngineError, "rank 1 announced allreduce 'z' twice",
+               coordinator.add(1, announce(2, {request("z")}), start));
+  Request join = request("join", {});
+  join.operation = Operation::join;
+  coordinator.add(2, announce(2, {join}), start);
+  CHECK_THROWS(EngineError, "rank 2 announced join 'join' twice",
+               coordinator.add(2, announce(2, {join}), start));
+}
+
+TEST(a_coordinator_refuses_requests_that_no_rank_may_send) {
+  Request made = Remembering::of_set("z");
+  CHECK(contains(refused(made), "of a process set that it is not in"));
+  made = request("z");
+  made.process_set = 2;
+  complete_name(made.name, 2);
+  CHECK(contains(refused(made), "process set 2, which there has never been"));
+  made = request("z");
+  made.operation = Operation::broadcast;
+  made.root_rank = 3;
+  CHECK(contains(refused(made), "expected a root rank from 0 to 2, got 3"));
+  made.operation = Operation::alltoall;
+  made.splits = {2, 2};
+  CHECK(contains(refused(made), "expected 3 splits"));
+  made.splits = {2, 2, 1};
+  CHECK(contains(refused(made), "expected splits that sum to at most the first dimension, 4"));
+  made.splits = {int64_t{1} << 62, int64_t{1} << 62, int64_t{1} << 62};
+  CHECK(contains(refused(made), "expected splits that sum to at most the first dimension, 4"));
+  made.shape = {};
+  CHECK(contains(refused(made), "at least one dimension"));
+  made = request("z");
+  made.reduce_op = ReduceOp::adasum;
+  CHECK(contains(refused(made), "power of two"));
+  made.dtype = DataType::int32;
+  CHECK(contains(refused(made), "expected a float tensor for Adasum"));
+  made.reduce_op = ReduceOp::average;
+  made.dtype = DataType::boolean;
+  CHECK(contains(refused(made), "without factors for a bool"));
+  made = request("add", {0, 3});
+  made.operation = Operation::add_process_set;
+  CHECK(contains(refused(made), "different ranks from 0 to 2, got [0, 3]"));
+  for (const Shape& ranks : {Shape{}, Shape{1, 1}, Shape{1, 0}, Shape{-1}}) {
+    made.shape = ranks;
+    CHECK(contains(refused(made), "different ranks from 0 to 2"));
+  }
+  made.operation = Operation::remove_process_set;
+  made.shape = {0};
+  CHECK(contains(refused(made), "a process set that is not 0"));
+  made.root_rank = 9;
+  made.shape = {9};
+  CHECK(contains(refused(made), "a process set that there has never been, 9"));
 }

@@ -258,6 +258,7 @@ TEST(device_operations_in_process_sets) {
         rank.fill(tensor, [r = rank.rank()](int64_t i) { return row_value(r, i); });
         entries.push_back(rank.allreduce(std::to_string(entries.size()), tensor));
         entries.back().request.edit().process_set = id;
+        complete_name(entries.back().request.edit().name, id);
       }
       rank.finish_all(rank.enqueue_group(std::move(entries)));
       for (const Tensor& tensor : tensors) {

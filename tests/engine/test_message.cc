@@ -1,5 +1,6 @@
 #include "engine/operation/message.h"
 
+#include <cmath>
 #include <optional>
 #include <type_traits>
 
@@ -14,6 +15,7 @@ namespace {
 Request sample_request() {
   Request request;
   request.name = "allgather.x\"\n\xff";
+  complete_name(request.name, 7);
   request.operation = Operation::allgather;
   request.dtype = DataType::bfloat16;
   request.reduce_op = ReduceOp::max;
@@ -72,7 +74,9 @@ TEST(every_field_of_a_kind_is_compared_and_survives_encoding) {
     RequestList requests;
     ResponseList responses;
     static_cast<OperationKind&>(requests.requests.emplace_back()) = changed;
+    complete_name(requests.requests[0].name, changed.process_set);
     static_cast<OperationKind&>(responses.responses.emplace_back()) = changed;
+    responses.responses[0].items.emplace_back();
     const RequestList heard = decode_request_list(encode(requests));
     const ResponseList answered = decode_response_list(encode(responses));
     CHECK(static_cast<const OperationKind&>(heard.requests[0]) == changed);
@@ -107,13 +111,17 @@ TEST(a_response_list_survives_encoding) {
   list.change = ParamsChange{9, 12, {1 << 20, 2.5, 16, true, false}};
   list.evicted_slots = {1, 5};
   Response response;
-  response.operation = Operation::broadcast;
-  response.root_rank = 2;
-  response.error = "why";
+  response.operation = Operation::allgather;
   response.process_set = 3;
   response.step = 99;
+  response.check = 1;
   response.items = {{"a", 4, false, {1, 2}, 12}, {"ignored", 8, true, {}}};
-  list.responses = {response};
+  Response failed;
+  failed.operation = Operation::broadcast;
+  failed.root_rank = 2;
+  failed.error = "why";
+  failed.items = {{"b", -1, false, {}}};
+  list.responses = {response, failed};
   list.shutdown = true;
   list.shutdown_reason = "rank 1 shut down";
   const ResponseList back = decode_response_list(encode(list));
@@ -124,7 +132,9 @@ TEST(a_response_list_survives_encoding) {
   CHECK_EQUAL(back.change->params.cache_capacity, 16);
   CHECK(back.change->params.hierarchical_allreduce);
   CHECK(back.evicted_slots == list.evicted_slots);
-  CHECK_EQUAL(back.responses[0].error, "why");
+  CHECK_EQUAL(back.responses[0].check, 1);
+  CHECK_EQUAL(back.responses[1].error, "why");
+  CHECK_EQUAL(back.responses[1].root_rank, 2);
   CHECK_EQUAL(back.responses[0].process_set, 3);
   CHECK_EQUAL(back.responses[0].step, 99);
   CHECK_EQUAL(back.responses[0].items[0].name, "a");
@@ -149,11 +159,140 @@ TEST(names_of_process_sets_differ_from_all_names_of_scripts) {
   CHECK_THROWS(InvalidRequest, "0x1f", complete_name(reserved, 0));
 }
 
-TEST(a_message_that_is_cut_short_is_an_error_at_every_length) {
+TEST(a_message_that_is_cut_short_or_too_long_is_an_error_that_names_its_sender) {
   RequestList list;
   list.requests = {sample_request()};
   const std::string bytes = encode(list);
   for (size_t length = 0; length < bytes.size(); ++length) {
-    CHECK_THROWS(EngineError, "cut short", decode_request_list(bytes.substr(0, length)));
+    CHECK_THROWS(EngineError, "list of requests from rank 3",
+                 decode_request_list(bytes.substr(0, length), 3));
+    CHECK_THROWS(EngineError, "cut short", decode_request_list(bytes.substr(0, length), 3));
   }
+  CHECK_THROWS(EngineError, "1 bytes too many", decode_request_list(bytes + "x"));
+  CHECK_THROWS(EngineError, "2 bytes too many",
+               decode_response_list(encode(ResponseList{}) + "xy"));
+}
+
+TEST(a_count_beyond_the_bytes_that_follow_is_an_error_before_anything_is_made_of_it) {
+  RequestList list;
+  const std::string bytes = encode(list);
+  const std::string many = bytes.substr(0, bytes.size() - 4) + "\xff\xff\xff\x7f";
+  CHECK_THROWS(EngineError, "its number of requests cut short", decode_request_list(many));
+}
+
+namespace {
+
+// The error of a list with one request, that `change` makes one of its own.
+template <typename Change>
+std::string refused_request(Change&& change) {
+  RequestList list;
+  list.requests.emplace_back();
+  list.requests.emplace_back();
+  change(list.requests[1]);
+  try {
+    decode_request_list(encode(list), 2);
+  } catch (const EngineError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The same of a list with one response of one item.
+template <typename Change>
+std::string refused_responses(Change&& change) {
+  ResponseList list;
+  list.responses.emplace_back().items.emplace_back();
+  change(list);
+  try {
+    decode_response_list(encode(list));
+  } catch (const EngineError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST(every_field_of_a_request_that_cannot_be_is_named_with_its_sender_and_place) {
+  using R = Request;
+  const int beyond = 77;
+  const std::string text = refused_request([&](R& r) { r.dtype = DataType(beyond); });
+  CHECK_EQUAL(
+      text.find("control plane: expected a list of requests from rank 2, got one with 77 as "
+                "its data type instead of"),
+      size_t{0});
+  CHECK(contains(text, ", request 1)"));
+  CHECK(contains(refused_request([&](R& r) { r.operation = Operation(beyond); }), "operation"));
+  CHECK(contains(refused_request([&](R& r) { r.reduce_op = ReduceOp(beyond); }), "reduce op"));
+  CHECK(contains(refused_request([&](R& r) { r.wire_type = DataType(beyond); }), "compression"));
+  CHECK(contains(refused_request([](R& r) { r.wire_type = DataType::int8; }), "compression"));
+  CHECK(contains(refused_request([](R& r) { r.root_rank = -1; }), "root rank"));
+  CHECK(contains(refused_request([](R& r) { r.process_set = -1; }), "process set"));
+  CHECK(contains(refused_request([](R& r) {
+                   r.name =
+                       "x\x1f"
+                       "2";
+                 }),
+                 "name"));
+  CHECK(contains(refused_request([](R& r) { r.process_set = 2; }), "name"));
+  CHECK(contains(refused_request([](R& r) { r.shape = {3, -1}; }), "shape"));
+  const int64_t large = int64_t{1} << 33;
+  CHECK(contains(refused_request([&](R& r) { r.shape = {large, large}; }), "shape"));
+  CHECK(contains(refused_request([&](R& r) { r.shape = {0, large, large}; }), "shape"));
+  CHECK(contains(refused_request([](R& r) { r.splits = {-1}; }), "splits"));
+}
+
+TEST(bools_that_are_neither_0_nor_1_are_refused) {
+  RequestList list;
+  list.requests.emplace_back();
+  const std::string bytes = encode(list);
+  int refused = 0;
+  for (size_t place = 0; place < bytes.size(); ++place) {
+    std::string changed = bytes;
+    changed[place] = 2;
+    try {
+      CHECK(encode(decode_request_list(changed)) == changed);
+    } catch (const EngineError& error) {
+      refused += contains(error.what(), "instead of 0 or 1") ? 1 : 0;
+    }
+  }
+  CHECK_EQUAL(refused, 3);  // shutdown, device, cacheable
+}
+
+TEST(every_field_of_a_response_that_cannot_be_is_named) {
+  using L = ResponseList;
+  const auto item = [](L& list) -> ResponseItem& { return list.responses[0].items[0]; };
+  CHECK_EQUAL(refused_responses([](L&) {}), "");
+  CHECK(contains(refused_responses([](L& l) { l.responses[0].items.clear(); }), "number of items"));
+  CHECK(contains(refused_responses([](L& l) {
+                   l.responses[0].operation = Operation::alltoall;
+                   l.responses[0].items.emplace_back();
+                 }),
+                 "number of items"));
+  CHECK(contains(refused_responses([](L& l) { l.responses[0].check = 1; }), "check"));
+  CHECK(contains(refused_responses([](L& l) { l.responses[0].check = -2; }), "check"));
+  CHECK(contains(refused_responses([&](L& l) { item(l).cache_slot = -2; }), "cache slot"));
+  CHECK(contains(refused_responses([&](L& l) { item(l).from_cache = true; }), "cache slot"));
+  CHECK(contains(refused_responses([&](L& l) {
+                   l.responses[0].error = "why";
+                   item(l).cache_slot = 1;
+                 }),
+                 "cache slot"));
+  CHECK(contains(refused_responses([&](L& l) { item(l).rows = {1, -1}; }), "rows"));
+  CHECK(contains(refused_responses([&](L& l) { item(l).count = int64_t{1} << 60; }), "count"));
+  CHECK(contains(refused_responses([](L& l) { l.evicted_slots = {-1}; }), "evicted slots"));
+  const auto change = [](Params params) {
+    return refused_responses([&](L& l) { l.change = ParamsChange{1, 0, params}; });
+  };
+  CHECK_EQUAL(change({}), "");
+  CHECK(contains(change({-1}), "fusion_threshold_bytes"));
+  CHECK(contains(change({1, -0.5}), "cycle_time_ms"));
+  CHECK(contains(change({1, std::nan("")}), "cycle_time_ms"));
+  CHECK(contains(change({1, 1, -1}), "cache_capacity"));
+  CHECK(
+      contains(refused_responses([](L& l) { l.change = ParamsChange{1, -1, {}}; }), "first step"));
 }

@@ -5,6 +5,7 @@
 
 #include "common/errors.h"
 #include "common/log.h"
+#include "engine/negotiation/check_response.h"
 
 namespace autotune {
 
@@ -31,6 +32,7 @@ Cycle::Cycle(const EngineOptions& options, ControlPlane& control,
       submission_(submission),
       status_(status),
       params_(options.params),
+      most_slots_(options.params.cache_capacity),
       stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now(),
               options.host_names),
       executor_(&timeline) {
@@ -144,6 +146,8 @@ void Cycle::announce(TensorEntry& entry) {
   const bool goes_on = own_count_ > 0 && own_[own_count_ - 1].step == entry.step;
   RequestList& list = goes_on ? own_[own_count_ - 1] : new_list(entry.step);
   if (!coordinator_) timeline_.announced(entry.request, rank_);  // rank 0 sees all ranks'
+  entry.stage = Stage::announced;
+  if (entry.request->operation == Operation::join) has_joined_ = true;
   const int64_t slot = cache_.find(entry.request);
   if (slot >= 0) {
     list.set_hit(slot);
@@ -161,10 +165,12 @@ void Cycle::handle_frames() {
     frames_.take_front(frame_);
     switch (frame_.type) {
       case FrameType::requests:
-        decode(frame_.payload, heard_);
+        if (!coordinator_) refuse_frame("requests");
+        decode(frame_.payload, frame_.rank, heard_);
         coordinator_->add(frame_.rank, heard_, Clock::now());
         break;
       case FrameType::responses:
+        if (coordinator_) refuse_frame("responses");
         heard_responses();
         break;
       case FrameType::abort:
@@ -180,8 +186,15 @@ void Cycle::handle_frames() {
   }
 }
 
+void Cycle::refuse_frame(const char* what) const {
+  throw EngineError(std::string("control plane: expected no ") + what +
+                    " here, got some from rank " + std::to_string(frame_.rank) + " (on rank " +
+                    std::to_string(rank_) + " of " + std::to_string(size_) +
+                    "); do all ranks run the same version of this package?");
+}
+
 void Cycle::heard_responses() {
-  ResponseList list = decode(frame_.payload, pool_of_lists_);
+  ResponseList list = decode(frame_.payload, frame_.rank, pool_of_lists_);
   process(list);
   pool_of_lists_.give(std::move(list));
 }
@@ -190,6 +203,7 @@ void Cycle::process(ResponseList& list) {
   if (list.change) {
     executor_.params_changed(params_, list.change->params);
     params_ = list.change->params;
+    most_slots_ = std::max(most_slots_, params_.cache_capacity);
     submission_.lock()->apply(*list.change);
   }
   for (int64_t slot : list.evicted_slots) cache_.erase(slot);
@@ -212,17 +226,45 @@ void Cycle::process(ResponseList& list) {
 void Cycle::find_work(ResponseList& list) {
   works_.resize(list.responses.size());
   const auto submission = submission_.lock();
+  std::vector<int32_t> removed;  // sets, by an earlier response
   for (size_t i = 0; i < list.responses.size(); ++i) {
     Response& response = list.responses[i];
     works_[i].response = &response;
     works_[i].entries.clear();
-    const ProcessSet* set = submission->sets().find(response.process_set);
-    if (set == nullptr || !set->contains(rank_)) continue;
+    const ProcessSet& set = check_response(response, submission->sets());
+    if (std::count(removed.begin(), removed.end(), response.process_set) > 0) {
+      throw EngineError("negotiation: response for process set " +
+                        std::to_string(response.process_set) + ", which is removed before it");
+    }
+    if (response.operation == Operation::remove_process_set && response.error.empty()) {
+      removed.push_back(response.root_rank);
+    }
+    const int position = set.position(rank_);
     for (ResponseItem& item : response.items) {
+      if (item.cache_slot >= most_slots_) refuse_slot(item.cache_slot);
+      if (position < 0) continue;
       TensorEntry* entry = find_entry(*submission, response, item);
-      if (entry != nullptr) works_[i].entries.push_back(entry);
+      if (entry == nullptr) continue;
+      works_[i].entries.push_back(entry);
+      if (entry->handle != nullptr) take_answer(response, item, *entry, set, position);
     }
   }
+}
+
+// The tensor of this rank that an item is about; zeros are none.
+void Cycle::take_answer(const Response& response, const ResponseItem& item, TensorEntry& entry,
+                        const ProcessSet& set, int position) const {
+  if (entry.stage != Stage::announced) {
+    throw EngineError("negotiation: second response for " + describe(entry.request) + " (on rank " +
+                      std::to_string(rank_) + ")");
+  }
+  entry.stage = Stage::answered;
+  check_item(response, item, entry.request, set, position);
+}
+
+void Cycle::refuse_slot(int64_t slot) const {
+  throw EngineError("negotiation: expected a cache slot below " + std::to_string(most_slots_) +
+                    ", the largest cache capacity so far, got " + std::to_string(slot));
 }
 
 // nullptr: this rank has joined, and need not take part.
@@ -236,9 +278,10 @@ TensorEntry* Cycle::find_entry(const Submission& submission, const Response& res
     if (TensorEntry* announced = cache_.announced(item.cache_slot)) return announced;
     name = entry->request->name;
   }
-  if (TensorEntry* found = submission.operations().find(NameKey(name))) return found;
+  TensorEntry* const found = submission.operations().find(NameKey(name));
+  if (found != nullptr && found->stage != Stage::queued) return found;
   if (!response.error.empty() || response.operation == Operation::barrier) return nullptr;
-  if (item.count >= 0 && response.operation == Operation::allreduce) {
+  if (has_joined_ && item.count >= 0 && response.operation == Operation::allreduce) {
     return zeros_for(response, item);
   }
   throw EngineError("negotiation: response for " + shown_name(std::string(name)) + ", which rank " +
@@ -303,6 +346,7 @@ void Cycle::agree(const Work& work) {
   for (TensorEntry* entry : work.entries) entry->handle->value = response.root_rank;
   switch (response.operation) {
     case Operation::join:
+      has_joined_ = false;
       return submission_.lock()->advance_to_step(response.step);
     case Operation::add_process_set: {
       const std::vector<int64_t>& ranks = response.items[0].rows;

@@ -70,9 +70,13 @@ class Cycle {
   RequestList& new_list(int64_t step);
   void announce(TensorEntry& entry);
   void handle_frames();
+  [[noreturn]] void refuse_frame(const char* what) const;
   void heard_responses();
   void process(ResponseList& list);
   void find_work(ResponseList& list);
+  void take_answer(const Response& response, const ResponseItem& item, TensorEntry& entry,
+                   const ProcessSet& set, int position) const;
+  [[noreturn]] void refuse_slot(int64_t slot) const;
   TensorEntry* find_entry(const Submission& submission, const Response& response,
                           ResponseItem& item);
   TensorEntry* zeros_for(const Response& response, const ResponseItem& item);
@@ -116,6 +120,8 @@ class Cycle {
   ResponseCache cache_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
   Params params_;                             // in force for what is performed
+  int64_t most_slots_;                        // of the cache, with any parameters so far
+  bool has_joined_ = false;                   // and the others have not all done so
   StallInspector stalls_;
   std::vector<ResponseList> lists_;  // what the coordinator has decided
   uint64_t processed_ = 0;

@@ -6,6 +6,7 @@
 
 #include "common/errors.h"
 #include "engine/negotiation/negotiate.h"
+#include "engine/operation/request_check.h"
 #include "engine/timeline/timeline.h"
 
 namespace autotune {
@@ -61,14 +62,68 @@ void Coordinator::request_shutdown(const std::string& reason) {
 }
 
 void Coordinator::add(int rank, const RequestList& list, TimePoint now) {
+  check_list(rank, list);
   if (list.shutdown) request_shutdown("rank " + std::to_string(rank) + " shut down");
   processed_[static_cast<size_t>(rank)] = list.processed;
   newest_step_ = std::max(newest_step_, list.step);
   for (size_t word = 0; word < list.hit_bits.size(); ++word) {
     if (list.hit_bits[word] != 0) add_hits(rank, word, list.hit_bits[word], list, now);
   }
-  for (const Request& request : list.requests) add_request(rank, request, list.step, now);
+  for (const Request& request : list.requests) {
+    if (check_request_of(rank, request)) add_request(rank, request, list.step, now);
+  }
 }
+
+// ---------------------------------------------------------------- what a rank cannot have said
+
+void Coordinator::refuse(int rank, const std::string& what) {
+  throw EngineError("negotiation: rank " + std::to_string(rank) + " announced " + what +
+                    "; does it run the same version of this package?");
+}
+
+void Coordinator::check_list(int rank, const RequestList& list) const {
+  if (rank < 0 || rank >= size_) refuse(rank, "something, of " + std::to_string(size_) + " ranks");
+  if (list.processed <= lists_sent_) return;
+  refuse(rank, "that it has processed " + std::to_string(list.processed) + " response lists, of " +
+                   std::to_string(lists_sent_));
+}
+
+// False where the set was removed meanwhile; the rank learns that and fails the operation by
+// itself.
+bool Coordinator::check_request_of(int rank, const Request& request) const {
+  const int32_t id = request.process_set;
+  const ProcessSet* set = sets_.find(id);
+  if (set == nullptr) {
+    if (id < next_set_id_) return false;
+    refuse(rank, describe(request) + " of process set " + std::to_string(id) +
+                     ", which there has never been");
+  }
+  if (!set->contains(rank)) refuse_other_set(rank, request);
+  if (request.operation == Operation::remove_process_set && request.root_rank >= next_set_id_) {
+    refuse(rank, describe(request) + " of a process set that there has never been, " +
+                     std::to_string(request.root_rank));
+  }
+  try {
+    check_request(request, *set, size_);
+  } catch (const InvalidRequest& error) {
+    refuse(rank, std::string("what no rank may: ") + error.what());
+  }
+  return true;
+}
+
+void Coordinator::refuse_other_set(int rank, const Request& request) {
+  refuse(rank, describe(request) + " of a process set that it is not in");
+}
+
+// Of hits of what the slots hold now.
+void Coordinator::check_hits(int rank, size_t word, uint64_t bits) const {
+  const uint64_t twice = bits & (hits_.hits_of(rank, word) | hits_.word(word).ready);
+  if (twice == 0) return;
+  const int64_t slot = static_cast<int64_t>(word * 64) + __builtin_ctzll(twice);
+  refuse(rank, describe(directory_.current(slot).request) + " twice");
+}
+
+// ---------------------------------------------------------------- what ranks announce
 
 template <typename Announced>
 bool Coordinator::is_complete(const ProcessSet& set, int count, Announced&& announced) const {
@@ -98,15 +153,17 @@ void Coordinator::add_hits(int rank, size_t word, uint64_t bits, const RequestLi
 // As if the rank had sent the whole request.
 void Coordinator::add_old_hit(int rank, int64_t slot, const RequestList& list, TimePoint now) {
   const CacheEntry* entry = directory_.as_of(slot, list.processed);
-  if (entry == nullptr) throw EngineError("negotiation: hit of an unknown cache slot");
+  if (entry == nullptr) refuse(rank, "cache slot " + std::to_string(slot) + ", which is empty");
   const ProcessSet* set = sets_.find(entry->request->process_set);
-  if (set == nullptr) return;  // removed meanwhile; the rank learns that and fails it by itself
+  if (set == nullptr) return;  // as in check_request_of
+  if (!set->contains(rank)) refuse_other_set(rank, entry->request);
   add_request(rank, request_of(*entry, set->position(rank)), list.step, now);
 }
 
 void Coordinator::add_current_hits(int rank, size_t word, uint64_t bits, int64_t step,
                                    TimePoint now) {
-  if ((bits & directory_.slots_of_sets(word)) != 0) prepare_slots_of_sets(word, bits);
+  check_hits(rank, word, bits);
+  if ((bits & directory_.slots_of_sets(word)) != 0) prepare_slots_of_sets(rank, word, bits);
   if (timeline_ != nullptr && timeline_->on()) {
     for_each_slot(word, bits, [&](int64_t slot) {
       timeline_->announced(directory_.current(slot).request, rank);
@@ -117,13 +174,15 @@ void Coordinator::add_current_hits(int rank, size_t word, uint64_t bits, int64_t
 }
 
 // Of sets that some ranks are not in, or that do not exist any more.
-void Coordinator::prepare_slots_of_sets(size_t word, uint64_t& bits) {
+void Coordinator::prepare_slots_of_sets(int rank_that_hits, size_t word, uint64_t& bits) {
   for_each_slot(word, bits & directory_.slots_of_sets(word), [&](int64_t slot) {
-    const ProcessSet* set = sets_.find(directory_.current(slot).request->process_set);
+    const Request& request = directory_.current(slot).request;
+    const ProcessSet* set = sets_.find(request.process_set);
     if (set == nullptr) {
-      bits &= ~bit_of(slot);  // as in add_old_hit
+      bits &= ~bit_of(slot);  // as in check_request_of
       return;
     }
+    if (!set->contains(rank_that_hits)) refuse_other_set(rank_that_hits, request);
     if (hits_.is_open(slot)) return;
     for (int rank = 0; rank < size_; ++rank) {
       if (!set->contains(rank)) hits_.leave_out(rank, slot);
@@ -132,8 +191,7 @@ void Coordinator::prepare_slots_of_sets(size_t word, uint64_t& bits) {
 }
 
 void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint now) {
-  const ProcessSet* set = sets_.find(request.process_set);
-  if (set == nullptr) return;  // as in add_old_hit
+  const ProcessSet& set = *sets_.find(request.process_set);
   if (timeline_ != nullptr) timeline_->announced(request, rank);
   if (request.operation == Operation::join) return add_join(rank, request, step, now);
   const std::string name = request.name;
@@ -146,11 +204,13 @@ void Coordinator::add_request(int rank, Request request, int64_t step, TimePoint
     pending.process_set = request.process_set;
     pending.since = now;
   }
-  pending.requests[static_cast<size_t>(rank)] = std::move(request);
+  std::optional<Request>& own = pending.requests[static_cast<size_t>(rank)];
+  if (own) refuse(rank, describe(request) + " twice");
+  own = std::move(request);
   pending.step = std::max(pending.step, step);
   ++pending.count;
   const auto announced = [&](size_t r) { return pending.requests[r].has_value(); };
-  if (is_complete(*set, pending.count, announced)) complete(name, now);
+  if (is_complete(set, pending.count, announced)) complete(name, now);
 }
 
 void Coordinator::hits_to_requests(int64_t slot) {
@@ -172,6 +232,7 @@ void Coordinator::hits_to_requests(int64_t slot) {
 }
 
 void Coordinator::add_join(int rank, const Request& request, int64_t step, TimePoint now) {
+  if (joined_[static_cast<size_t>(rank)]) refuse(rank, describe(request) + " twice");
   if (joined_count_ == 0) first_joined_ = now;
   joined_[static_cast<size_t>(rank)] = true;
   if (++joined_count_ < size_) return complete_what_joined_ranks_held_up(now);

@@ -52,6 +52,7 @@ class Coordinator {
   // `timeline` is told who announces what; nullptr: nobody is.
   Coordinator(int size, const Params& params, Timeline* timeline = nullptr);
 
+  // Throws EngineError that names the rank, for what it cannot have meant.
   void add(int rank, const RequestList& list, TimePoint now);
   void propose(uint64_t epoch, const Params& params);
   // Append everything that is due, in order. Each list must be sent to all ranks and processed by
@@ -98,11 +99,16 @@ class Coordinator {
     TimePoint ready;     // announced by the last rank
   };
 
+  [[noreturn]] static void refuse(int rank, const std::string& what);
+  [[noreturn]] static void refuse_other_set(int rank, const Request& request);
+  void check_list(int rank, const RequestList& list) const;
+  bool check_request_of(int rank, const Request& request) const;
+  void check_hits(int rank, size_t word, uint64_t bits) const;
   void add_request(int rank, Request request, int64_t step, TimePoint now);
   void add_hits(int rank, size_t word, uint64_t bits, const RequestList& list, TimePoint now);
   void add_old_hit(int rank, int64_t slot, const RequestList& list, TimePoint now);
   void add_current_hits(int rank, size_t word, uint64_t bits, int64_t step, TimePoint now);
-  void prepare_slots_of_sets(size_t word, uint64_t& bits);
+  void prepare_slots_of_sets(int rank_that_hits, size_t word, uint64_t& bits);
   // Ranks that hit `slot` are from now on pending like ranks that sent the whole request.
   void hits_to_requests(int64_t slot);
   void add_join(int rank, const Request& request, int64_t step, TimePoint now);

@@ -6,12 +6,6 @@ namespace autotune {
 
 namespace {
 
-bool can_fuse(const Response& response) {
-  return response.error.empty() && (response.operation == Operation::allreduce ||
-                                    response.operation == Operation::allgather ||
-                                    response.operation == Operation::reducescatter);
-}
-
 bool same_kind(const FusionCandidate& one, const FusionCandidate& other) {
   const OperationKind& kind = *one.response;
   return one.step == other.step && one.group == other.group && kind == *other.response;

@@ -57,6 +57,8 @@ class HitTable {
   bool is_hit(int64_t slot, int rank) const {
     return (rank_bits(word_of(slot))[rank] & bit_of(slot)) != 0;
   }
+  // Slots of a word that `rank` has announced or is left out of, of the open ones.
+  uint64_t hits_of(int rank, size_t word) const { return rank_bits(word)[rank]; }
   bool is_open(int64_t slot) const {
     return has(slot) && words_[word_of(slot)].open & bit_of(slot);
   }

@@ -64,13 +64,19 @@ Difference compare_shapes(const Request& a, const Request& b) {
   return {"shape after the first dimension", to_string(a.shape), to_string(b.shape)};
 }
 
-// What differs between two ranks' requests for one name; what == "" when nothing does.
-Difference compare(const Request& a, const Request& b) {
+Difference compare_kinds(const OperationKind& a, const OperationKind& b) {
   Difference found;
   visit_fields([&](const char* name, auto member, AgreedBy by) {
-    if (!found.what.empty() || a.*member == b.*member || !has_to_agree(by, a.operation)) return;
+    if (!found.what.empty() || is_same(a.*member, b.*member) || !has_to_agree(by, a.operation))
+      return;
     found = {name, text_of(a.*member), text_of(b.*member)};
   });
+  return found;
+}
+
+// What differs between two ranks' requests for one name; what == "" when nothing does.
+Difference compare(const Request& a, const Request& b) {
+  const Difference found = compare_kinds(a, b);
   return found.what.empty() ? compare_shapes(a, b) : found;
 }
 
@@ -130,6 +136,12 @@ Response negotiate(const std::vector<Announced>& announced, const std::vector<in
   if (first.operation == Operation::add_process_set) item.rows = first.shape;
   response.items.push_back(std::move(item));
   return response;
+}
+
+std::string difference_of(const OperationKind& kind, const OperationKind& other) {
+  if (kind == other) return "";
+  const Difference found = compare_kinds(kind, other);
+  return found.what.empty() ? "" : found.what + " " + found.first + " and " + found.other;
 }
 
 bool is_checkable(const Response& response) {

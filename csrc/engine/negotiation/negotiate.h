@@ -1,6 +1,7 @@
 // The checks of negotiation: pure functions of what the ranks have announced.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "engine/operation/message.h"
@@ -18,6 +19,10 @@ struct Announced {
 // set that take part without having announced; `size`: ranks of the job.
 Response negotiate(const std::vector<Announced>& announced, const std::vector<int>& joined,
                    int size);
+
+// What an operation's ranks have to agree in and the other kind has otherwise, for people ("data
+// type float32 and int32"); "": nothing.
+std::string difference_of(const OperationKind& kind, const OperationKind& other);
 
 // Operations whose result can be checked (execute/result_check.h): those of tensors in host memory.
 bool is_checkable(const Response& response);

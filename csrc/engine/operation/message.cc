@@ -1,6 +1,8 @@
 #include "engine/operation/message.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "common/errors.h"
@@ -9,13 +11,19 @@ namespace autotune {
 
 namespace {
 
+// Between the name and the id of a process set; no name of a script may have it.
+constexpr char separator = '\x1f';
+
 class Writer {
  public:
   explicit Writer(std::string& bytes) : bytes_(bytes) { bytes_.clear(); }
   template <typename T>
   void put(T value) {
-    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void put(const std::optional<DataType>& type) {
+    put(static_cast<uint8_t>(type ? static_cast<int>(*type) + 1 : 0));
   }
   void reserve(size_t bytes) { bytes_.reserve(bytes); }
   void put_text(const std::string& text) {
@@ -32,48 +40,115 @@ class Writer {
   std::string& bytes_;
 };
 
+// What is read from bytes that another rank has sent: whatever they are, a value that can be used
+// or an error that names the field and the sender.
 class Reader {
  public:
-  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
+  // `message`: what the bytes should be, for people.
+  Reader(const std::string& bytes, const char* message, int sender)
+      : bytes_(bytes), message_(message), sender_(sender) {}
+
+  // From now on fields are those of the `index`th `part`.
+  void enter(const char* part, uint32_t index) {
+    part_ = part;
+    index_ = index;
+  }
+
   template <typename T>
-  void get(T& value) {
-    std::memcpy(&value, take(sizeof value), sizeof value);
+  void get(const char* field, T& value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    std::memcpy(&value, take(field, sizeof value), sizeof value);
+    if constexpr (std::is_enum_v<T>) {
+      if (!is_known(value)) refuse(field, "one that there is", static_cast<int>(value));
+    }
+  }
+  void get(const char* field, bool& value) {
+    const auto byte = get_byte(field);
+    if (byte > 1) refuse(field, "0 or 1", byte);
+    value = byte == 1;
+  }
+  void get(const char* field, std::optional<DataType>& value) {
+    const auto byte = get_byte(field);
+    value = byte == 0 ? std::nullopt : std::optional(static_cast<DataType>(byte - 1));
+    if (value && !is_known(*value)) refuse(field, "0 or one more than a data type", byte);
   }
   template <typename T>
-  T get() {
-    T value;
-    get(value);
-    return value;
+  void get(const char* field, T& value, T least, T most) {
+    get(field, value);
+    expect_range(field, value, least, most);
   }
-  std::string get_text() {
-    const auto length = get<uint32_t>();
-    return std::string(take(length), length);
+  void get(const char* field, std::string& text) {
+    const uint32_t length = get_count(field, 1);
+    text.assign(take(field, length), length);
   }
   template <typename T>
-  void get_numbers(std::vector<T>& values) {
-    const auto count = get<uint32_t>();
-    const char* const bytes = take(count * sizeof(T));
+  void get(const char* field, std::vector<T>& values) {
+    const uint32_t count = get_count(field, sizeof(T));
+    const char* const bytes = take(field, count * sizeof(T));
     values.resize(count);
     if (count) std::memcpy(values.data(), bytes, count * sizeof(T));
   }
-  // Of things that take at least `bytes` each: the number that follows, if there is room for them.
-  uint32_t get_count(size_t bytes) {
-    const auto count = get<uint32_t>();
-    if ((bytes_.size() - position_) / bytes < count) cut_short();
+  template <typename T>
+  void get(const char* field, std::vector<T>& values, T least, T most) {
+    get(field, values);
+    for (const T value : values) expect_range(field, value, least, most);
+  }
+  // Of things that take at least `bytes` each: how many follow. There is room for them.
+  uint32_t get_count(const char* field, size_t bytes) {
+    uint32_t count;
+    get(field, count);
+    if ((bytes_.size() - position_) / bytes < count) cut_short(field);
     return count;
   }
 
+  void end() {
+    if (position_ == bytes_.size()) return;
+    enter(nullptr, 0);
+    fail(std::to_string(bytes_.size() - position_) + " bytes too many");
+  }
+
+  template <typename T>
+  [[noreturn]] void refuse(const char* field, const std::string& expected, const T& got) const {
+    fail(text_of(got) + " as its " + field + " instead of " + expected);
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    const std::string part =
+        part_ == nullptr ? "" : ", " + std::string(part_) + " " + std::to_string(index_);
+    throw EngineError("control plane: expected a " + std::string(message_) + " from rank " +
+                      std::to_string(sender_) + ", got one with " + what + " (before byte " +
+                      std::to_string(position_) + " of " + std::to_string(bytes_.size()) + part +
+                      "); do all ranks run the same version of this package?");
+  }
+
  private:
-  [[noreturn]] static void cut_short() { throw EngineError("control plane: message cut short"); }
-  const char* take(size_t length) {
-    if (bytes_.size() - position_ < length) cut_short();
+  static std::string text_of(const std::string& text) { return "'" + text + "'"; }
+  template <typename T>
+  static std::string text_of(const T& number) {
+    return std::to_string(number);
+  }
+  template <typename T>
+  void expect_range(const char* field, T value, T least, T most) const {
+    if (value >= least && value <= most) return;  // false for what is no number
+    refuse(field, "at least " + std::to_string(least) + " and at most " + std::to_string(most),
+           value);
+  }
+  [[noreturn]] void cut_short(const char* field) const {
+    fail("its " + std::string(field) + " cut short");
+  }
+  uint8_t get_byte(const char* field) { return static_cast<uint8_t>(*take(field, 1)); }
+  const char* take(const char* field, size_t length) {
+    if (bytes_.size() - position_ < length) cut_short(field);
     const char* data = bytes_.data() + position_;
     position_ += length;
     return data;
   }
 
   const std::string& bytes_;
+  const char* message_;
+  int sender_;
   size_t position_ = 0;
+  const char* part_ = nullptr;
+  uint32_t index_ = 0;
 };
 
 void put_kind(Writer& out, const OperationKind& kind) {
@@ -81,8 +156,18 @@ void put_kind(Writer& out, const OperationKind& kind) {
 }
 
 void get_kind(Reader& in, OperationKind& kind) {
-  visit_fields([&](const char*, auto member, AgreedBy) { in.get(kind.*member); });
+  visit_fields([&](const char* name, auto member, AgreedBy) { in.get(name, kind.*member); });
+  if (kind.root_rank < 0) in.refuse("root rank", "at least 0", kind.root_rank);
+  if (kind.process_set < 0) in.refuse("process set", "at least 0", kind.process_set);
+  if (kind.wire_type && !is_wire_type(*kind.wire_type)) {
+    in.refuse("compression", "a float type of 2 bytes", std::string(name_of(*kind.wire_type)));
+  }
 }
+
+// Of an item whose slot alone is sent.
+constexpr size_t least_item_bytes = sizeof(int64_t) + sizeof(bool);
+// Of a request or a response: its kind and some of its counts.
+constexpr size_t least_entry_bytes = 32;
 
 void put_request(Writer& out, const Request& request) {
   put_kind(out, request);
@@ -96,16 +181,20 @@ void put_request(Writer& out, const Request& request) {
 Request get_request(Reader& in) {
   Request request;
   get_kind(in, request);
-  request.name = in.get_text();
-  in.get_numbers(request.shape);
-  in.get(request.cacheable);
-  in.get_numbers(request.splits);
-  in.get(request.group);
+  in.get("name", request.name);
+  if (!is_complete(request.name, request.process_set)) {
+    in.refuse("name", "one of process set " + std::to_string(request.process_set), request.name);
+  }
+  in.get("shape", request.shape, int64_t{0}, most_elements);
+  if (!can_exist(request.shape, request.dtype)) {
+    in.refuse("shape", "less than " + std::to_string(most_elements) + " bytes",
+              to_string(request.shape));
+  }
+  in.get("cacheable", request.cacheable);
+  in.get("splits", request.splits, int64_t{0}, most_elements);
+  in.get("group", request.group);
   return request;
 }
-
-// Of an item whose slot alone is sent.
-constexpr size_t least_item_bytes = sizeof(int64_t) + sizeof(bool);
 
 void put_item(Writer& out, const ResponseItem& item) {
   out.put(item.cache_slot);
@@ -118,12 +207,15 @@ void put_item(Writer& out, const ResponseItem& item) {
 
 ResponseItem get_item(Reader& in) {
   ResponseItem item;
-  in.get(item.cache_slot);
-  in.get(item.from_cache);
-  if (item.from_cache) return item;
-  item.name = in.get_text();
-  in.get_numbers(item.rows);
-  in.get(item.count);
+  in.get("cache slot", item.cache_slot, int64_t{-1}, most_elements);
+  in.get("from cache", item.from_cache);
+  if (item.from_cache) {
+    if (item.cache_slot < 0) in.refuse("cache slot", "one that is in use", item.cache_slot);
+    return item;
+  }
+  in.get("name", item.name);
+  in.get("rows", item.rows, int64_t{0}, most_elements);
+  in.get("count", item.count, int64_t{-1}, most_elements);
   return item;
 }
 
@@ -136,15 +228,33 @@ void put_response(Writer& out, const Response& response) {
   for (const ResponseItem& item : response.items) put_item(out, item);
 }
 
+// What all ranks have to do with the items alike, whichever they are.
+void check_items(Reader& in, const Response& response) {
+  const size_t count = response.items.size();
+  const bool is_alone = !can_fuse(response);
+  if (count == 0 || (is_alone && count > 1)) {
+    in.refuse("number of items", is_alone ? "1" : "at least 1", count);
+  }
+  if (response.check >= static_cast<int64_t>(count)) {
+    in.refuse("check", "one of " + std::to_string(count) + " items", response.check);
+  }
+  const bool is_remembered = response.error.empty() && moves_data(response.operation);
+  const ResponseItem& first = response.items[0];
+  if (!is_remembered && (first.cache_slot >= 0 || first.from_cache)) {
+    in.refuse("cache slot", "-1, as nothing is remembered of it", first.cache_slot);
+  }
+}
+
 // Into `response`, an empty one.
 Response get_response(Reader& in, Response response) {
   get_kind(in, response);
-  in.get(response.step);
-  in.get(response.check);
-  response.error = in.get_text();
-  const uint32_t count = in.get_count(least_item_bytes);
+  in.get("step", response.step, int64_t{-1}, most_steps);
+  in.get("check", response.check, int32_t{-1}, std::numeric_limits<int32_t>::max());
+  in.get("error", response.error);
+  const uint32_t count = in.get_count("number of items", least_item_bytes);
   response.items.reserve(count);
   for (uint32_t i = 0; i < count; ++i) response.items.push_back(get_item(in));
+  check_items(in, response);
   return response;
 }
 
@@ -156,22 +266,49 @@ void put_change(Writer& out, const ParamsChange& change) {
 
 ParamsChange get_change(Reader& in) {
   ParamsChange change;
-  in.get(change.epoch);
-  in.get(change.first_step);
-  visit_params([&](const char*, const char*, auto member) { in.get(change.params.*member); });
+  in.get("epoch", change.epoch);
+  in.get("first step", change.first_step, int64_t{0}, most_steps);
+  visit_params([&](const char* name, const char*, auto member) {
+    auto& value = change.params.*member;
+    using Value = std::remove_reference_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, bool>) {
+      in.get(name, value);
+    } else {
+      in.get(name, value, Value{0}, static_cast<Value>(most_elements));
+    }
+  });
   return change;
 }
 
-// Between the name and the id of a process set; no name of a script may have it.
-constexpr char separator = '\x1f';
-
 }  // namespace
+
+bool can_exist(const Shape& shape, DataType dtype) {
+  auto product = static_cast<int64_t>(size_of(dtype));
+  for (const int64_t dim : shape) {
+    if (dim < 0 || dim > most_elements) return false;
+    // Also where another dimension is 0.
+    if (__builtin_mul_overflow(product, std::max<int64_t>(dim, 1), &product)) return false;
+  }
+  return product <= most_elements;
+}
+
+bool can_fuse(const Response& response) {
+  return response.error.empty() && (response.operation == Operation::allreduce ||
+                                    response.operation == Operation::allgather ||
+                                    response.operation == Operation::reducescatter);
+}
 
 void complete_name(std::string& name, int32_t process_set) {
   if (name.find(separator) != std::string::npos) {
     throw InvalidRequest("expected a name without the control character 0x1f, got '" + name + "'");
   }
   if (process_set != 0) name += separator + std::to_string(process_set);
+}
+
+bool is_complete(const std::string& name, int32_t process_set) {
+  const size_t end = name.find(separator);
+  if (end == std::string::npos) return process_set == 0;
+  return process_set != 0 && name.substr(end + 1) == std::to_string(process_set);
 }
 
 std::string shown_name(const std::string& full_name) {
@@ -213,8 +350,9 @@ NameKey SharedRequest::key() const {
 
 bool operator==(const OperationKind& one, const OperationKind& other) {
   bool equal = true;
-  visit_fields(
-      [&](const char*, auto member, AgreedBy) { equal = equal && one.*member == other.*member; });
+  visit_fields([&](const char*, auto member, AgreedBy) {
+    equal = equal && is_same(one.*member, other.*member);
+  });
   return equal;
 }
 
@@ -269,15 +407,19 @@ void encode(const RequestList& list, std::string& bytes) {
   for (const Request& request : list.requests) put_request(out, request);
 }
 
-void decode(const std::string& bytes, RequestList& list) {
-  Reader in(bytes);
-  in.get(list.step);
-  in.get(list.processed);
-  in.get(list.shutdown);
-  in.get_numbers(list.hit_bits);
-  const auto count = in.get<uint32_t>();
+void decode(const std::string& bytes, int sender, RequestList& list) {
+  Reader in(bytes, "list of requests", sender);
+  in.get("step", list.step, int64_t{0}, most_steps);
+  in.get("processed lists", list.processed);
+  in.get("shutdown", list.shutdown);
+  in.get("cache hits", list.hit_bits);
+  const uint32_t count = in.get_count("number of requests", least_entry_bytes);
   list.requests.clear();
-  for (uint32_t i = 0; i < count; ++i) list.requests.push_back(get_request(in));
+  for (uint32_t i = 0; i < count; ++i) {
+    in.enter("request", i);
+    list.requests.push_back(get_request(in));
+  }
+  in.end();
 }
 
 void encode(const ResponseList& list, std::string& bytes) {
@@ -294,15 +436,21 @@ void encode(const ResponseList& list, std::string& bytes) {
   for (const Response& response : list.responses) put_response(out, response);
 }
 
-ResponseList decode(const std::string& bytes, ResponsePool& pool) {
-  Reader in(bytes);
+ResponseList decode(const std::string& bytes, int sender, ResponsePool& pool) {
+  Reader in(bytes, "list of responses", sender);
   ResponseList list = pool.take_list();
-  if (in.get<bool>()) list.change = get_change(in);
-  in.get_numbers(list.evicted_slots);
-  in.get(list.shutdown);
-  list.shutdown_reason = in.get_text();
-  const auto count = in.get<uint32_t>();
-  for (uint32_t i = 0; i < count; ++i) list.responses.push_back(get_response(in, pool.take()));
+  bool has_change;
+  in.get("has a change", has_change);
+  if (has_change) list.change = get_change(in);
+  in.get("evicted slots", list.evicted_slots, int64_t{0}, most_elements);
+  in.get("shutdown", list.shutdown);
+  in.get("shutdown reason", list.shutdown_reason);
+  const uint32_t count = in.get_count("number of responses", least_entry_bytes);
+  for (uint32_t i = 0; i < count; ++i) {
+    in.enter("response", i);
+    list.responses.push_back(get_response(in, pool.take()));
+  }
+  in.end();
   return list;
 }
 

@@ -7,6 +7,11 @@
 //
 // All ranks run the same binary on one kind of machine (checked at init), so numbers travel as they
 // lie in memory.
+//
+// What arrives is believed to be neither whole nor sane: every field is looked at. Here that is
+// what can be seen by the bytes alone; what does not fit the state of the coordinator is found by
+// Coordinator::add, and what does not fit a rank's own tensors by check_response.h. There is one
+// encoding of a list: what is accepted is encoded to the same bytes again.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +25,15 @@
 #include "common/types.h"
 
 namespace autotune {
+
+// More than any tensor has elements or bytes (an address has 47 bits), and few enough for the sum
+// over all ranks to be a number.
+constexpr int64_t most_elements = int64_t{1} << 48;
+// More training steps than there are.
+constexpr int64_t most_steps = int64_t{1} << 53;
+
+// False for shapes of which an element count, by whichever dimensions, could overflow.
+bool can_exist(const Shape& shape, DataType dtype);
 
 // What an operation does, whatever its tensors are: the part that the ranks' requests and the
 // response to them have in common. `visit_fields` lists its fields for all who encode, compare or
@@ -38,6 +52,12 @@ struct OperationKind {
   int32_t root_rank = 0;
   int32_t process_set = 0;
 };
+
+// Of fields: a factor that is no number is the same as another such.
+template <typename T>
+bool is_same(const T& one, const T& other) {
+  return one == other || (one != one && other != other);
+}
 
 bool operator==(const OperationKind& one, const OperationKind& other);
 inline bool operator!=(const OperationKind& one, const OperationKind& other) {
@@ -82,6 +102,8 @@ bool operator==(const Request&, const Request&) = delete;  // its kind's says le
 // Make a script's name the full name by which the ranks know a request: with the process set's id
 // where that is not 0. Throws InvalidRequest.
 void complete_name(std::string& name, int32_t process_set);
+// Whether it is one that `complete_name` has made for the process set.
+bool is_complete(const std::string& name, int32_t process_set);
 // For people: "'x'", "'x' (process set 2)".
 std::string shown_name(const std::string& full_name);
 // For timelines: "x", "x (process set 2)".
@@ -169,6 +191,8 @@ struct Response : OperationKind {
   std::vector<ResponseItem> items;
   std::string error;  // not empty: the operation fails with this text on every rank
 };
+// Whether it may have several items.
+bool can_fuse(const Response& response);
 bool operator==(const Response&, const Response&) = delete;  // its kind's says less
 
 struct ParamsChange {
@@ -201,8 +225,9 @@ class ResponsePool {
 // Into earlier bytes, whose memory is used again.
 void encode(const RequestList& list, std::string& bytes);
 void encode(const ResponseList& list, std::string& bytes);
-// Into an earlier list, whose memory is used again.
-void decode(const std::string& bytes, RequestList& list);
-ResponseList decode(const std::string& bytes, ResponsePool& pool);
+// Into an earlier list, whose memory is used again. `sender`: the rank that the bytes are from.
+// Throws EngineError that names it and the field that is wrong.
+void decode(const std::string& bytes, int sender, RequestList& list);
+ResponseList decode(const std::string& bytes, int sender, ResponsePool& pool);
 
 }  // namespace autotune

@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/types.h"
+
 namespace autotune {
 
 int ProcessSet::position(int rank) const {
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
   return found != ranks.end() && *found == rank ? static_cast<int>(found - ranks.begin()) : -1;
+}
+
+std::string to_string(const ProcessSet& set) {
+  return to_string(Shape(set.ranks.begin(), set.ranks.end()));
 }
 
 ProcessSetTable::ProcessSetTable(int size) {

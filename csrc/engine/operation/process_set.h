@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct ProcessSet {
   int position(int rank) const;
   bool contains(int rank) const { return position(rank) >= 0; }
 };
+
+std::string to_string(const ProcessSet& set);  // "[0, 2]"
 
 class ProcessSetTable {
  public:

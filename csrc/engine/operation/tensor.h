@@ -26,6 +26,9 @@ struct Handle {
   int32_t value = 0;           // join: the last rank; add_process_set, remove_process_set: the id
 };
 
+// How far negotiation has come.
+enum class Stage : uint8_t { queued, announced, answered };
+
 struct TensorEntry {
   SharedRequest request;
   const void* input = nullptr;  // these live until the handle is released by its owner
@@ -33,7 +36,8 @@ struct TensorEntry {
   EventPtr ready;  // on a GPU: the input is there
   int64_t step = 0;
   int64_t announced_slot = -1;  // of the response cache; -1: its whole request was sent
-  Handle* handle = nullptr;     // nullptr: zeros of a rank that has joined
+  Stage stage = Stage::queued;
+  Handle* handle = nullptr;  // nullptr: zeros of a rank that has joined
 };
 
 // An operation of this rank, from enqueue until it is complete and its handle is released.
