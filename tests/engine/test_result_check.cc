@@ -1,13 +1,18 @@
 // Wrong results are seen: a communicator that spoils what it reduces, and honest ones.
 #include "engine/execute/result_check.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <set>
 
 #include "check.h"
 #include "comm/hierarchical/hierarchical_communicator.h"
+#include "comm/p2p/p2p_communicator.h"
 #include "common/reduce.h"
+#include "engine/execute/checked_elements.h"
 #include "engine_fixture.h"
 
 using namespace autotune;
@@ -175,4 +180,110 @@ TEST(honest_backends_pass_in_every_type_and_operation) {
     CHECK(checks.size() > 30);
     for (const CheckRecord& check : checks) CHECK(check.ok());
   });
+}
+
+TEST(checked_ranges_are_few_do_not_overlap_and_have_the_first_and_the_last_element) {
+  for (int64_t most : {2, 7, 64}) {
+    const int64_t enough = most * checked_range_elements;
+    for (int64_t count : {int64_t{0}, int64_t{1}, enough - 1, enough, enough + 1, 3 * enough + 5,
+                          int64_t{1} << 40}) {
+      const std::vector<ElementRange> ranges = checked_ranges(count, most);
+      CHECK(int64_t(ranges.size()) <= most);
+      CHECK_EQUAL(total_count(ranges), std::min(count, enough));
+      int64_t end = 0, widest_gap = 0;
+      for (const ElementRange& range : ranges) {
+        CHECK(range.first >= end);
+        widest_gap = std::max(widest_gap, range.first - end);
+        end = range.first + range.count;
+      }
+      CHECK_EQUAL(end, count);
+      if (!ranges.empty()) CHECK_EQUAL(ranges[0].first, 0);
+      CHECK(widest_gap <= count / (most - 1));
+    }
+  }
+}
+
+TEST(a_check_takes_memory_that_does_not_grow_with_the_tensor) {
+  const auto peak_bytes = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return int64_t{usage.ru_maxrss} << 10;
+  };
+  constexpr int size = 2;
+  constexpr size_t length = 16 << 20;
+  constexpr auto tensor_bytes = int64_t{length * sizeof(float)};
+  EngineOptions options;
+  Job job(size, options);
+  Meeting end(size), warm(size), measured(size);
+  int64_t before = 0;
+  run_ranks(size, [&](int rank) {
+    auto engine = job.start(rank);
+    std::vector<float> data(length, 1.0f);
+    const auto step = [&] {
+      wait(*engine, engine->enqueue(floats("x", data)));
+      engine->end_step(true);
+    };
+    step();
+    warm.after([&] {
+      if (rank == 0) before = peak_bytes();
+    });
+    if (rank == 0) engine->propose(1, params_with(false));
+    for (int i = 0; i < 3; ++i) step();
+    measured.after([&] {
+      if (rank != 0) return;
+      CHECK_EQUAL(engine->drain_checks().size(), size_t{1});
+      CHECK(peak_bytes() - before < tensor_bytes / 4);
+    });
+    end.after([&] { engine->shutdown(10s); });
+  });
+}
+
+namespace {
+
+// What the check says of a sum of `length` numbers after `spoil(data)`.
+template <typename Spoil>
+double error_after(size_t length, Spoil&& spoil) {
+  constexpr int size = 2;
+  auto mail = std::make_shared<Mail>(size);
+  double found = -1;
+  run_ranks(size, [&](int rank) {
+    P2pCommunicator plain(std::make_shared<ThreadPointToPoint>(mail, rank), [] {});
+    std::vector<float> data(length);
+    for (size_t i = 0; i < length; ++i) data[i] = float(i % 1000) + float(rank);
+    TensorEntry entry = floats("x", data);
+    Response response;
+    response.items.resize(1);
+    response.reduce_op = ReduceOp::sum;
+    ResultCheck check(response, response.items[0], entry, plain);
+    for (size_t i = 0; i < length; ++i) data[i] = 2 * float(i % 1000) + 1;
+    spoil(data);
+    const double error = check.worst_error();
+    if (rank == 0) found = error;
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST(what_goes_wrong_in_a_long_tensor_is_seen_in_the_elements_that_are_checked) {
+  constexpr size_t length = 1'000'003;
+  using Data = std::vector<float>;
+  CHECK_EQUAL(error_after(length, [](Data&) {}), 0.0);
+  CHECK(error_after(length, [](Data& data) { data.front() += 1; }) > 1);
+  CHECK(error_after(length, [](Data& data) { data.back() += 1; }) > 1);
+  CHECK(error_after(length, [](Data& data) {  // packed one element too far
+          std::rotate(data.begin(), data.begin() + 1, data.end());
+        }) > 1);
+  CHECK(error_after(length, [](Data& data) {  // a factor is forgotten
+          for (float& x : data) x *= 0.5f;
+        }) > 1);
+  for (size_t shards : {2, 4, 16, 32}) {  // one of them was not reduced
+    for (size_t shard = 0; shard < shards; ++shard) {
+      CHECK(error_after(length, [&](Data& data) {
+              for (size_t i = length * shard / shards; i < length * (shard + 1) / shards; ++i) {
+                data[i] = float(i % 1000);
+              }
+            }) > 1);
+    }
+  }
 }

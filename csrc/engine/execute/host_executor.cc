@@ -37,9 +37,10 @@ double HostExecutor::run(const Work& work, const Members& set, const Params& par
     return -1;
   }
   const auto place = static_cast<size_t>(response.check);
-  ResultCheck check(response, response.items[place], *work.entries[place]);
+  ResultCheck check(response, response.items[place], *work.entries[place],
+                    *set.communicators.plain);
   move(work, set, params);
-  return check.worst_error(*set.communicators.plain);
+  return check.worst_error();
 }
 
 void HostExecutor::move(const Work& work, const Members& set, const Params& params) {

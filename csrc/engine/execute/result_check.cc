@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
+#include <utility>
 
+#include "common/copy.h"
 #include "common/reduce.h"
+#include "engine/execute/layout.h"
 
 namespace autotune {
 
@@ -33,53 +35,89 @@ bool is_float(DataType type) {
          type == DataType::float64;
 }
 
+void read_host(const void* tensor, const std::vector<ElementRange>& ranges, int64_t item_bytes,
+               char* to) {
+  for (const ElementRange& range : ranges) {
+    const int64_t bytes = range.count * item_bytes;
+    copy_bytes(to, static_cast<const char*>(tensor) + range.first * item_bytes, bytes);
+    to += bytes;
+  }
+}
+
 }  // namespace
 
 ResultCheck::ResultCheck(const Response& response, const ResponseItem& item,
-                         const TensorEntry& entry)
+                         const TensorEntry& entry, Communicator& plain, Read read)
     : response_(response),
       item_(item),
       entry_(entry),
-      copy_(static_cast<const char*>(entry.input),
-            static_cast<const char*>(entry.input) + entry.request->bytes()) {}
+      plain_(plain),
+      read_(read ? std::move(read) : Read(read_host)),
+      item_bytes_(static_cast<int64_t>(size_of(response.dtype))) {
+  ranges_ = response.operation == Operation::allgather
+                ? ranges_of_block(static_cast<size_t>(plain.rank()))
+                : checked_ranges(entry.request->count());
+  copy_ = this->read(entry.input, ranges_);
+}
 
-double ResultCheck::worst_error(Communicator& plain) {
-  double worst = response_.operation == Operation::allgather ? error_of_rows(plain)
-                                                             : error_of_reduction(plain);
-  plain.allreduce({{&worst, &worst, 1}}, DataType::float64, ReduceOp::max, 1.0, 1.0);
+double ResultCheck::worst_error() {
+  double worst =
+      response_.operation == Operation::allgather ? error_of_rows() : error_of_reduction();
+  plain_.allreduce({{&worst, &worst, 1}}, DataType::float64, ReduceOp::max, 1.0, 1.0);
   return worst;
 }
 
-double ResultCheck::error_of_rows(Communicator& plain) const {
-  const auto own = static_cast<size_t>(plain.rank());
-  const int64_t rows = std::accumulate(item_.rows.begin(), item_.rows.end(), int64_t{0});
-  const int64_t row_bytes = rows == 0 ? 0 : entry_.handle->result_bytes / rows;
-  std::vector<int64_t> bytes;
-  for (int64_t count : item_.rows) bytes.push_back(count * row_bytes);
-  MessageVector<char> all(static_cast<size_t>(rows * row_bytes));
-  const int64_t before = std::accumulate(bytes.begin(), bytes.begin() + plain.rank(), int64_t{0});
-  std::copy_n(copy_.begin(), bytes[own], all.begin() + before);
-  plain.allgather(all.data(), bytes);
-  return std::equal(all.begin(), all.end(), entry_.handle->result.get()) ? 0.0 : wrong;
+MessageVector<char> ResultCheck::read(const void* tensor,
+                                    const std::vector<ElementRange>& ranges) const {
+  MessageVector<char> elements(static_cast<size_t>(total_count(ranges) * item_bytes_));
+  read_(tensor, ranges, item_bytes_, elements.data());
+  return elements;
 }
 
-double ResultCheck::error_of_reduction(Communicator& plain) {
+// What is checked of the rows that one rank gives; the ranks share the ranges.
+std::vector<ElementRange> ResultCheck::ranges_of_block(size_t rank) const {
+  const int64_t most = std::max<int64_t>(most_checked_ranges / plain_.size(), 2);
+  return checked_ranges(item_.rows[rank] * row_elements_of(entry_.request), most);
+}
+
+double ResultCheck::error_of_rows() {
+  std::vector<int64_t> bytes;            // of each rank's elements
+  std::vector<ElementRange> in_results;  // where they are expected
+  int64_t begin = 0, own = 0;
+  for (size_t rank = 0; rank < item_.rows.size(); ++rank) {
+    const std::vector<ElementRange> block = ranges_of_block(rank);
+    if (static_cast<int>(rank) == plain_.rank()) {
+      own = total_count(in_results) * item_bytes_;
+    }
+    for (const ElementRange& range : block) {
+      in_results.push_back({begin + range.first, range.count});
+    }
+    bytes.push_back(total_count(block) * item_bytes_);
+    begin += item_.rows[rank] * row_elements_of(entry_.request);
+  }
+  MessageVector<char> expected(static_cast<size_t>(total_count(in_results) * item_bytes_));
+  std::copy(copy_.begin(), copy_.end(), expected.begin() + own);
+  plain_.allgather(expected.data(), bytes);
+  const Handle& handle = *entry_.handle;
+  const void* const result = response_.on_device ? handle.device_result : handle.result.get();
+  return read(result, in_results) == expected ? 0.0 : wrong;
+}
+
+double ResultCheck::error_of_reduction() {
   const DataType type = response_.dtype;
-  if (type == DataType::float64) return rounding_error<double>(plain, DataType::float64);
-  if (is_float(type)) return rounding_error<float>(plain, DataType::float32);
-  const int64_t count = entry_.request->count();
-  plain.allreduce({{copy_.data(), copy_.data(), count}}, type, response_.reduce_op,
-                  response_.prescale, response_.postscale);
-  return std::equal(copy_.begin(), copy_.end(), static_cast<const char*>(entry_.output)) ? 0.0
-                                                                                         : wrong;
+  if (type == DataType::float64) return rounding_error<double>(DataType::float64);
+  if (is_float(type)) return rounding_error<float>(DataType::float32);
+  plain_.allreduce({{copy_.data(), copy_.data(), total_count(ranges_)}}, type, response_.reduce_op,
+                   response_.prescale, response_.postscale);
+  return read(entry_.output, ranges_) == copy_ ? 0.0 : wrong;
 }
 
 // T is the type of `work_type`, in which values are compared.
 template <typename T>
-double ResultCheck::rounding_error(Communicator& plain, DataType work_type) {
+double ResultCheck::rounding_error(DataType work_type) {
   const DataType type = response_.dtype;
   const ReduceOp op = response_.reduce_op;
-  const int64_t count = entry_.request->count();
+  const int64_t count = total_count(ranges_);
   const auto length = static_cast<size_t>(count);
   std::vector<T> expected(length), seen(length);
   MessageVector<T> magnitude(length);
@@ -87,22 +125,23 @@ double ResultCheck::rounding_error(Communicator& plain, DataType work_type) {
   for (T& x : magnitude) x = std::abs(x);
   const bool adds_up = op == ReduceOp::sum || op == ReduceOp::average;
   const auto scaled_by = [](double factor) { return std::abs(factor); };
-  plain.allreduce({{magnitude.data(), magnitude.data(), count}}, work_type,
-                  adds_up ? op : ReduceOp::product, scaled_by(response_.prescale),
-                  scaled_by(response_.postscale));
-  plain.allreduce({{copy_.data(), copy_.data(), count}}, type, op, response_.prescale,
-                  response_.postscale);
+  plain_.allreduce({{magnitude.data(), magnitude.data(), count}}, work_type,
+                   adds_up ? op : ReduceOp::product, scaled_by(response_.prescale),
+                   scaled_by(response_.postscale));
+  plain_.allreduce({{copy_.data(), copy_.data(), count}}, type, op, response_.prescale,
+                   response_.postscale);
   convert(expected.data(), work_type, copy_.data(), type, count);
-  convert(seen.data(), work_type, entry_.output, type, count);
+  convert(seen.data(), work_type, read(entry_.output, ranges_).data(), type, count);
   const bool exact = op == ReduceOp::min || op == ReduceOp::max;
+  const DataType rounded_to = response_.wire_type.value_or(type);  // as it travels
   double worst = 0;
   for (size_t i = 0; i < length; ++i) {
     const double a = expected[i], b = seen[i];
     if (a == b || !(std::isfinite(a) || std::isfinite(b))) continue;
     if (exact || !std::isfinite(a) || !std::isfinite(b)) return wrong;
     // The smallest number of the type covers what was rounded to zero.
-    const double rounding = tolerance_of(type) * static_cast<double>(magnitude[i]) +
-                            (type == DataType::float16 ? 0x1p-24 : 1e-37);
+    const double rounding = tolerance_of(rounded_to) * static_cast<double>(magnitude[i]) +
+                            (rounded_to == DataType::float16 ? 0x1p-24 : 1e-37);
     worst = std::max(worst, std::abs(a - b) / rounding);
   }
   return worst;
