@@ -23,17 +23,20 @@ an idle priority (weight 3) would leave a plan five seconds.
 """
 
 
-def become_ordinary() -> None:
-    """Run on any core, without real-time priority, whatever was inherited from the rank.
+def become_ordinary(cores: Collection[int] = ()) -> None:
+    """Run on the ranks' cores, without real-time priority, whatever was inherited from the rank.
 
     For this thread and those that it starts. mpirun binds a rank to its core; on a core that it may
-    not leave the service could only disturb that rank.
+    not leave the service could only disturb that rank. Cores that no rank may use are others'.
+
+    Args:
+        cores: Those that the ranks of this host may use together; none: the inherited ones.
     """
     with contextlib.suppress(OSError):  # a sandbox may forbid it
         if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):  # the inherited cores have to do
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        os.sched_setaffinity(0, os.sched_getaffinity(0).union(cores))
 
 
 def give_way(besides: Collection[threading.Thread] = ()) -> None:

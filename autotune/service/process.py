@@ -16,6 +16,7 @@ import ctypes
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
     Item = bytes | Plan | Imported
 
+MOST_SIGNATURES = 1024
+"""Kinds of steps whose operations are kept: a script may make another kind at any time."""
 PARENT_POLL_S = 1.0
 MOST_HELD_S = 20.0
 """Imports that take longer, from a slow file system say, hold the first reading up no more."""
@@ -137,6 +140,7 @@ class Service:
         self._inbox = inbox
         self._outbox = outbox
         self._operations: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._parts: tuple[int, ...] = ()
         self._unanswered: Identified | None = None
         self._heard_of_steps = time.monotonic()
         self._imports = Imports(inbox.put)
@@ -307,13 +311,20 @@ class Service:
         elif isinstance(message, Steps):
             self._take_steps(message)
         elif isinstance(message, Signature):
-            self._operations[message.signature] = message.operations
+            self._take_signature(message)
             if self._unanswered is not None:
                 self._begin(self._unanswered)
         elif isinstance(message, ResultCheck):
             self._handle(self._tuner.check(message))
         elif isinstance(message, Finish):
             raise EndOfInput
+
+    def _take_signature(self, message: Signature) -> None:
+        """Keep what steps of a signature communicate, of the newest kinds and of training."""
+        unneeded = next((known for known in self._operations if known not in self._parts), None)
+        if len(self._operations) >= MOST_SIGNATURES and unneeded is not None:
+            del self._operations[unneeded]
+        self._operations[message.signature] = message.operations
 
     def _wait(self, *, communicates: bool = False) -> None:
         """Let the tuner know that time passes although no step has ended."""
@@ -341,7 +352,7 @@ class Service:
     def _begin(self, event: Identified) -> None:
         from autotune.storage.contract import Replay
 
-        known = self._operations
+        known, self._parts = self._operations, event.parts
         self._unanswered = None if all(part in known for part in event.parts) else event
         if self._unanswered is not None:
             return
@@ -389,11 +400,14 @@ def _watch(inbox: Inbox) -> None:
 
 
 def main() -> int:
-    """Serve one job over standard input and output; return the exit status."""
+    """Serve one job over standard input and output; return the exit status.
+
+    The command's arguments are the cores that the ranks of this host may use.
+    """
     warnings.simplefilter("ignore")  # nobody reads them here, and the filters are not thread-safe
     for variable in ONE_THREAD:
         os.environ[variable] = "1"
-    become_ordinary()
+    become_ordinary([int(core) for core in sys.argv[1:]])
     out = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not end up between messages
     inbox = Inbox(os.getppid())

@@ -11,7 +11,7 @@ namespace autotune {
 
 struct EngineOptions {
   Params params;
-  int thread_affinity = -1;           // core of the engine thread; -1: all that the job may use
+  int thread_affinity = -1;           // core of the engine thread; -1: those of the process
   double stall_warning_seconds = 60;  // 0: no stall check
   double stall_shutdown_seconds = 0;  // 0: never
   std::string timeline_path;          // empty: none from the start

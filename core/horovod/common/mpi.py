@@ -34,6 +34,8 @@ class Topology:
         homogeneous: All hosts run the same number of ranks.
         hosts: Number of each rank's host, counted from 0 in the order of first ranks.
         host_names: Name of each rank's host, for people; one name may stand for several hosts.
+        cores: Those that the ranks of this host may use together: a launcher may have bound each to
+            its own. Empty where that is not known.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Topology:
     homogeneous: bool
     hosts: tuple[int, ...]
     host_names: tuple[str, ...] = ()
+    cores: frozenset[int] = frozenset()
 
 
 def start() -> tuple[Any, bool]:
@@ -152,6 +155,15 @@ def job_communicator(mpi: Any, comm: object) -> MPI.Comm:
     return created
 
 
+def free_all(comms: list[MPI.Comm]) -> None:
+    """**Collective** over the ranks of each. Free communicators and forget them.
+
+    What is on its way in one stays MPI's until it is complete.
+    """
+    while comms:
+        comms.pop(0).Free()
+
+
 def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
     """**Collective.** Return this rank's place.
 
@@ -179,6 +191,7 @@ def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
         homogeneous=len({hosts.count(host) for host in set(hosts)}) == 1,
         hosts=hosts,
         host_names=host_names,
+        cores=frozenset().union(*local.allgather(os.sched_getaffinity(0))),
     )
     cross.Free()
     local.Free()

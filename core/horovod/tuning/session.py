@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
 from autotune.errors import ProtocolError
@@ -98,7 +98,8 @@ class Session:
         if settings[REPLAY + "_CHECK"] and topology.size > 1:
             logger.setLevel(logging.INFO)
             self._epochs, self._is_check = EpochLedger(settings.params), True
-            self._launch(make_hello(settings, topology, {}, mpi_version, check=settings.params))
+            hello = make_hello(settings, topology, {}, mpi_version, check=settings.params)
+            self._launch(hello, topology.cores)
 
     def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
         logger.setLevel(logging.INFO)
@@ -109,7 +110,7 @@ class Session:
             self.state, self.text = "nothing to tune", reason
             self._status_line.line(f"nothing to tune: {reason}")
             return
-        self._launch(make_hello(settings, topology, inert, mpi_version))
+        self._launch(make_hello(settings, topology, inert, mpi_version), topology.cores)
 
     def attach(self, engine: _engine.Engine) -> None:
         """**Local.** Remember the engine: from here on steps are reported."""
@@ -150,9 +151,9 @@ class Session:
         if self._service is not None and time.monotonic() >= self._next_pump:
             self._pump()
 
-    def _launch(self, hello: protocol.Hello) -> None:
+    def _launch(self, hello: protocol.Hello, cores: Collection[int]) -> None:
         self.state = "starting"
-        command = (sys.executable, *SERVICE)
+        command = (sys.executable, *SERVICE, *map(str, sorted(cores)))
         try:
             reap_previous()
             self._service = ServiceProcess(command, child_environment(os.environ))

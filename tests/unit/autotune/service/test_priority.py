@@ -37,15 +37,19 @@ print(values["spared"], values["other"], values["later"])
     assert run(code).split() == [str(own), str(low), str(low)]
 
 
-def test_a_core_that_a_rank_is_bound_to_is_left():
+def test_the_service_runs_on_the_cores_of_all_ranks_of_its_host_and_no_others():
     every = os.sched_getaffinity(0)
     code = f"""
 import os
 os.sched_setaffinity(0, [{min(every)}])
 become_ordinary()
-print(len(os.sched_getaffinity(0)))
+print(*os.sched_getaffinity(0), available_cores() <= 1)
+become_ordinary({sorted(every)})
+print(*sorted(os.sched_getaffinity(0)))
 """
-    assert int(run(code)) >= len(every)
+    bound, free = run(code).splitlines()
+    assert bound == f"{min(every)} True"
+    assert free == " ".join(map(str, sorted(every)))
 
 
 def test_a_real_time_priority_is_left():

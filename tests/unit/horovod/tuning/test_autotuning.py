@@ -101,7 +101,7 @@ def test_an_optimizer_that_is_no_longer_used_loses_its_role() -> None:
 def test_replayed_settings_that_give_way_are_told_once_as_a_warning(
     monkeypatch, caplog, certified, level
 ) -> None:
-    monkeypatch.setattr(Session, "_launch", lambda session, hello: None)
+    monkeypatch.setattr(Session, "_launch", lambda session, hello, cores: None)
     session = Session()
     environ = {"HOROVOD_AUTOTUNE_REPLAY": "log.csv", "HOROVOD_AUTOTUNE_REPLAY_CHECK": "1"}
     session._check(read_settings(environ), topology(), "Open MPI")
