@@ -56,6 +56,18 @@ def transfer(folder: Path) -> None:
     write(folder / f"done-{hvd.rank()}", "")
 
 
+def recover(folder: Path) -> None:
+    """The ranks wait for each other until the engine fails; then they begin anew."""
+    last = hvd.rank() == hvd.size() - 1
+    try:
+        hvd.allreduce(torch.ones(3), name="the last" if last else "others")
+    except hvd.HorovodInternalError:
+        hvd.shutdown()
+        hvd.init()
+    assert torch.equal(hvd.allreduce(torch.ones(3)), torch.ones(3))
+    write(folder / f"done-{hvd.rank()}", "")
+
+
 def fork(folder: Path) -> None:
     """Children that end like scripts, with all that runs at the end of an interpreter."""
     for how in (sys.exit, lambda code: os.kill(os.getpid(), signal.SIGTERM)):
@@ -89,5 +101,6 @@ if __name__ == "__main__":
     hvd.init()
     own_folder = Path(sys.argv[2])
     write(own_folder / f"pid-{hvd.rank()}", str(os.getpid()))
-    modes = {"train": train, "skip": skip, "transfer": transfer, "fork": fork, "parent": parent}
+    named = (train, skip, transfer, recover, fork, parent)
+    modes = {each.__name__: each for each in named}
     modes[sys.argv[1]](own_folder)

@@ -85,6 +85,15 @@ def test_forked_children_that_end_leave_the_job_alone(commands: Commands) -> Non
     assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))
 
 
+def test_a_job_that_has_begun_anew_after_an_error_ends_like_any_other(commands: Commands) -> None:
+    """With MPI's finalize and exit code 0."""
+    times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "recover", commands.folder]
+    result = commands.run(*words, limit_s=60, **times)
+    assert result.returncode == 0, result.stderr
+    assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))
+
+
 @pytest.fixture
 def stalled(commands: Commands) -> tuple[str, dict[int, tuple[float, str]], float, int]:
     """V6: stderr, {rank: (time, error)}, when the skipping began, exit code."""

@@ -60,6 +60,9 @@ class _Process:
     owns_mpi: bool = False
     exit_comm: Any = None
     engine_failed: bool = False
+    """Whether the newest job has ended by an error."""
+    ended: list[Any] = field(default_factory=list)
+    """Communicators of jobs that have ended."""
     forked: bool = False
 
 
@@ -85,6 +88,7 @@ def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
         _refuse_forked()
         began_ns = time.monotonic_ns()
         _start_mpi()
+        mpi.free_all(_process.ended)
         communicator = mpi.job_communicator(_process.mpi, comm)
         if _process.exit_comm is None:
             _process.exit_comm = communicator.Dup()
@@ -97,6 +101,7 @@ def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
                 init_began_ns=began_ns,
             )
         )
+        _process.engine_failed = False  # all ranks are here, and have begun anew
 
 
 def shutdown() -> None:
@@ -116,6 +121,7 @@ def shutdown() -> None:
             _process.engine_failed = True
         _process.engine_failed = _process.engine_failed or job.engine.failed
         timeline.files.release()
+        _process.ended.append(job.communicator)
         operation.forget()
 
 

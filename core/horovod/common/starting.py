@@ -72,9 +72,19 @@ class Start:
 
 @dataclass
 class Job:
-    """What lives from ``init`` to ``shutdown``. ``process_sets``: the registered ones, by id."""
+    """What lives from ``init`` to ``shutdown``.
+
+    Attributes:
+        engine: Of this rank.
+        communicator: The engine's.
+        topology: This rank's place.
+        settings: Of this rank.
+        tuner: The way to the autotuner.
+        process_sets: The registered ones, by id.
+    """
 
     engine: _engine.Engine
+    communicator: Any
     topology: mpi.Topology
     settings: Settings
     tuner: TunerLink
@@ -150,7 +160,7 @@ def start_job(start: Start) -> Job:
         tuner.finish()
         raise
     tuner.attach(engine)
-    job = Job(engine, topology, parsed, tuner)
+    job = Job(engine, communicator, topology, parsed, tuner)
     _make_process_sets(job, sets, agreed_sets)
     return job
 
@@ -268,6 +278,12 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
             "connections between hosts are proven by a key that MPI has carried unencrypted; where "
             "others can listen to MPI, set %s to the same random text on every host",
             secret.ENV,
+        )
+    if len(os.sched_getaffinity(0)) == 1 and len(topology.cores) > 1:
+        logger.warning(
+            "every rank is bound to one core, which its engine thread shares with the training; "
+            "start them unbound (mpirun --bind-to none), or name other cores in "
+            "HOROVOD_THREAD_AFFINITY"
         )
 
 
