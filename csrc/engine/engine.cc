@@ -150,6 +150,14 @@ bool Engine::wait_for(Submissions& submission, const std::shared_ptr<Handle>& ha
 
 // False when another thread is running cycles.
 bool Engine::wait_by_running_cycles(const Handle& handle, Clock::time_point deadline) {
+  if (!run_cycles(handle, deadline)) return false;
+  // The engine's thread must find the cycle free.
+  if (!submission_.lock()->lease_cycles(Clock::now() + lease)) control_->wake();
+  return true;
+}
+
+// False when another thread is running cycles.
+bool Engine::run_cycles(const Handle& handle, Clock::time_point deadline) {
   const auto cycle = cycle_.try_lock();
   if (!cycle) return false;
   const auto is_done = [&] {
@@ -173,7 +181,6 @@ bool Engine::wait_by_running_cycles(const Handle& handle, Clock::time_point dead
           std::min<std::chrono::nanoseconds>(deadline - now, std::chrono::milliseconds(20)));
     }
   }
-  if (!submission_.lock()->lease_cycles(Clock::now() + lease)) control_->wake();
   return true;
 }
 
@@ -317,7 +324,9 @@ void Engine::sleep_until_needed() {
     const bool leased = !cycle || submission->is_leased(now);
     leased ? control_->watch_for_wake(watched_) : control_->watch(watched_);
     if (leased) until = now + lease;
-    until = std::min(until, submission->announce_time());
+    // What is due is announced by the thread that has the cycle, when it is through with its
+    // operation, or by this one, when that one leaves: it says so.
+    if (cycle) until = std::min(until, submission->announce_time());
     if (cycle) until = std::min(until, cycle->next_check(now, !submission->operations().empty()));
     if (!leased) until = std::min(until, cycle->next_device_timeline(now));
     if (status_.device_is_busy) {
@@ -335,14 +344,10 @@ void Engine::sleep_until_needed() {
 }
 
 void Engine::set_affinity() const {
+  if (options_.thread_affinity < 0) return;
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  if (options_.thread_affinity >= 0) {
-    CPU_SET(static_cast<size_t>(options_.thread_affinity), &cores);
-  } else {
-    // mpirun binds small jobs to one core per rank; the kernel cuts this to what the job may use.
-    for (size_t core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
-  }
+  CPU_SET(static_cast<size_t>(options_.thread_affinity), &cores);
   if (sched_setaffinity(0, sizeof cores, &cores) != 0) {
     log(LogLevel::warning,
         "cannot set the engine thread's affinity: " + std::string(strerror(errno)));

@@ -122,6 +122,7 @@ class Engine {
   bool wait_for(Submissions& submission, const std::shared_ptr<Handle>& handle,
                 Clock::time_point deadline);
   bool wait_by_running_cycles(const Handle& handle, Clock::time_point deadline);
+  bool run_cycles(const Handle& handle, Clock::time_point deadline);
   void check_gpu_work(Submissions& submission);
   void wait_for_end(Submissions& submission);
   void finish_device_timeline();

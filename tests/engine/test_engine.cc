@@ -1,6 +1,12 @@
 #include "engine/engine.h"
 
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "check.h"
@@ -255,3 +261,160 @@ TEST(a_stalled_tensor_ends_the_job_after_the_shutdown_time) {
     engine->shutdown(10s);
   });
 }
+
+namespace {
+
+// A data plane of rank 0 whose reductions last until somebody ends them.
+class Lasting final : public Communicator {
+ public:
+  struct Control {
+    std::atomic<bool> begun{false}, end{false};
+  };
+  Lasting(Control& control, int size, WaitHook on_wait)
+      : control_(control), size_(size), on_wait_(std::move(on_wait)) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  void allreduce(const std::vector<Span>&, DataType, ReduceOp, double, double) override {
+    control_.begun = true;
+    for (; !control_.end; std::this_thread::sleep_for(1ms)) on_wait_();
+  }
+  void allgather(void*, const std::vector<int64_t>&) override {}
+  void broadcast(void*, int64_t, int) override {}
+
+ private:
+  Control& control_;
+  const int size_;
+  const WaitHook on_wait_;
+};
+
+CommunicatorFactory lasting(Lasting::Control& control) {
+  return [&control](const std::vector<int>& ranks, const WaitHook& on_wait) {
+    Communicators chosen;
+    chosen.flat = std::make_unique<Lasting>(control, static_cast<int>(ranks.size()), on_wait);
+    return chosen;
+  };
+}
+
+double cpu_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return double(used.tv_sec) + 1e-9 * double(used.tv_nsec);
+}
+
+int64_t resident_bytes() {
+  int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+TEST(the_engine_thread_sleeps_while_another_thread_is_inside_a_long_operation) {
+  Lasting::Control control;
+  EngineOptions options;
+  options.params.cycle_time_ms = 30'000;  // only who waits runs cycles
+  Engine engine(options,
+                std::make_unique<ControlPlane>(0, 1, std::vector<std::unique_ptr<Connection>>{}),
+                lasting(control));
+  std::vector<int32_t> a(1), b(1);
+  const int64_t first = engine.enqueue(allreduce("a", a));
+  std::thread waiting([&] { wait(engine, first); });
+  while (!control.begun) std::this_thread::sleep_for(1ms);
+  const int64_t second = engine.enqueue(allreduce("b", b));  // due at once: a thread waits
+  const double before = cpu_seconds();
+  std::this_thread::sleep_for(500ms);
+  CHECK(cpu_seconds() - before < 0.15);
+  control.end = true;
+  waiting.join();
+  wait(engine, second);
+}
+
+namespace {
+
+// What becomes of rank 0's operation when a job of two shuts down while it is carried out and rank
+// 1's connection ends, after its goodbye or without one.
+std::string operation_when_rank_1_leaves(bool says_goodbye) {
+  Lasting::Control control;
+  Rendezvous rendezvous;
+  std::string error;
+  run_ranks(2, [&](int rank) {
+    std::vector<std::unique_ptr<Connection>> connections;
+    if (rank == 0) {
+      Engine engine({}, std::make_unique<ControlPlane>(0, 2, rendezvous.accept_all(2, 20s)),
+                    lasting(control));
+      std::vector<int32_t> data(1);
+      error = error_of(engine, engine.enqueue(allreduce("x", data)));
+      engine.shutdown(10s);
+      return;
+    }
+    connections.push_back(connect_to(rendezvous.address(), 1, 20s));
+    auto plane = std::make_unique<ControlPlane>(1, 2, std::move(connections));
+    std::vector<int32_t> data(1);
+    RequestList list;
+    list.requests.push_back(*allreduce("x", data).request);
+    list.shutdown = true;
+    std::string bytes;
+    encode(list, bytes);
+    plane->send_all(FrameType::requests, bytes);
+    while (!control.begun) std::this_thread::sleep_for(1ms);
+    if (says_goodbye) plane->send_all(FrameType::goodbye, "");
+    plane.reset();
+    if (says_goodbye) {
+      std::this_thread::sleep_for(50ms);  // rank 0 has seen it by now
+      control.end = true;
+    }
+  });
+  return error;
+}
+
+}  // namespace
+
+TEST(a_rank_that_dies_during_the_shutdown_is_missed_and_one_that_has_said_goodbye_is_not) {
+  CHECK(operation_when_rank_1_leaves(false).find("rank 1 ended its process") != std::string::npos);
+  CHECK_EQUAL(operation_when_rank_1_leaves(true), "");
+}
+
+TEST(the_engine_thread_stays_on_the_cores_of_the_process) {
+  cpu_set_t all, one;
+  CHECK_EQUAL(sched_getaffinity(0, sizeof all, &all), 0);
+  CPU_ZERO(&one);
+  for (size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &all)) {
+      CPU_SET(core, &one);
+      break;
+    }
+  }
+  CHECK_EQUAL(sched_setaffinity(0, sizeof one, &one), 0);
+  with_engines(1, {}, [&](Engine& engine) {
+    check_goes_on(engine);  // its thread has begun
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      cpu_set_t cores;
+      const int thread = std::stoi(task.path().filename());
+      if (sched_getaffinity(thread, sizeof cores, &cores) == 0) CHECK(CPU_EQUAL(&cores, &one));
+    }
+  });
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
+TEST(names_that_never_come_back_do_not_fill_the_memory) {
+  constexpr int size = 3, warm = 17'000, names = 17'000;
+  Job job(size);
+  Meeting end(size);
+  run_ranks(size, [&](int rank) {
+    auto engine = job.start(rank);
+    const int32_t set = add_set(*engine, {0, 1});  // rank 2 has nothing to say
+    int64_t before = 0;
+    for (int i = 0; i < warm + names && rank < 2; ++i) {
+      if (i == warm && rank == 0) before = resident_bytes();
+      std::vector<int32_t> data(1, 1);
+      TensorEntry entry = allreduce("a metric with a name of its own " + std::to_string(i), data);
+      entry.request.edit().process_set = set;
+      wait(*engine, engine->enqueue(std::move(entry)));
+    }
+    end.after([&] {
+      if (rank == 0) CHECK(resident_bytes() - before < 4 << 20);
+    });
+    engine->shutdown(10s);
+  });
+}
+#endif

@@ -244,3 +244,15 @@ TEST(operations_on_gpus_are_told_apart_from_those_on_cpus) {
   CHECK(signatures[0].second == (OperationSizes{{"allgather", 20}}));
   CHECK(signatures[1].second == (OperationSizes{{"cuda allgather", 20}}));
 }
+
+TEST(names_that_never_come_back_do_not_make_a_step_that_lasts_for_ever) {
+  Feed feed;
+  int64_t ended = 0, length = 0;
+  for (int i = 0; i < 300'000; ++i) {
+    feed(request("metric " + std::to_string(i), 1));
+    length = feed.steps == ended ? length + 1 : 1;
+    ended = feed.steps;
+    CHECK(length <= 1 << 14);
+  }
+  CHECK_EQUAL(ended, 300'000 >> 14);
+}

@@ -297,3 +297,30 @@ TEST(a_file_is_valid_while_it_is_written) {
   check_structure(file.read(), false);
   CHECK_EQUAL(count(file.read(), "NEGOTIATE"), 1);  // on disk within 100 ms
 }
+
+TEST(names_that_never_come_back_end_as_tracks_that_are_not_there) {
+  TemporaryFile file;
+  constexpr int tracks = (1 << 16) - 3;  // without those of the job
+  {
+    Timeline timeline(0, 1, {});
+    timeline.start(file.path, false, {}, 0);
+    std::vector<int32_t> data(1);
+    for (int i = 0; i < tracks + 500; ++i) {
+      // Two at once: the last one that has a track goes with one that has none.
+      TensorEntry first = allreduce("first " + std::to_string(i), data),
+                  known = allreduce("x", data);
+      timeline.announced(first.request, 0);
+      timeline.announced(known.request, 0);
+      timeline.negotiated(first.request->name);
+      timeline.negotiated(known.request->name);
+      Response response;
+      const std::vector<Work> works{{&response, {&first, &known}}};
+      timeline.agreed(works);
+      timeline.operation_begins(works[0]);
+      timeline.operation_ends(works[0]);
+    }
+  }
+  const std::string text = file.read();
+  CHECK_EQUAL(count(text, "\"process_name\""), tracks + 1);  // and the job's
+  CHECK_EQUAL(count(text, "\"ph\": \"B\""), count(text, "\"ph\": \"E\""));
+}

@@ -18,6 +18,8 @@ constexpr auto long_wait = std::chrono::seconds(1);
 constexpr auto doubtful_wait = std::chrono::milliseconds(100);
 // After a goodbye ranks end as they please, but none before what it sends has been taken.
 constexpr auto goodbye_patience = std::chrono::seconds(10);
+// Response lists that a rank processes at most without a word to the coordinator.
+constexpr uint64_t most_unsaid_lists = 256;
 
 }  // namespace
 
@@ -31,6 +33,7 @@ Cycle::Cycle(const EngineOptions& options, ControlPlane& control,
       timeline_(timeline),
       submission_(submission),
       status_(status),
+      said_goodbye_(static_cast<size_t>(size_), false),
       params_(options.params),
       most_slots_(options.params.cache_capacity),
       stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now(),
@@ -94,9 +97,6 @@ void Cycle::send_and_process() {
   for (const ResponseList& list : lists_) {
     encode(list, encoded_);
     control_.send_all(FrameType::responses, encoded_);
-    if (!list.shutdown) continue;
-    control_.send_all(FrameType::goodbye, "");
-    saying_goodbye_ = true;
   }
   for (ResponseList& list : lists_) {
     process(list);
@@ -126,6 +126,12 @@ void Cycle::collect() {
     shutdown_announced_ = true;
     new_list(submission->current_step()).shutdown = true;
   }
+  // The coordinator keeps what this rank may still mean by a cache slot. Where the rank has nothing
+  // to say, as in sets that it is not in or when it has joined, it says so now and then.
+  if (own_count_ == 0 && processed_ - said_processed_ >= most_unsaid_lists) {
+    new_list(submission->current_step());
+  }
+  if (own_count_ > 0) said_processed_ = processed_;
   counters.messages += static_cast<int64_t>(own_count_);
 }
 
@@ -177,8 +183,10 @@ void Cycle::handle_frames() {
         fail_everything(frame_.payload, true);
         if (coordinator_) control_.send_all(FrameType::abort, frame_.payload);
         break;
-      case FrameType::hello:
       case FrameType::goodbye:
+        heard_goodbye(frame_);
+        break;
+      case FrameType::hello:
       case FrameType::ping:  // the control plane keeps them to itself
       case FrameType::pong:
         break;
@@ -214,6 +222,8 @@ void Cycle::process(ResponseList& list) {
   zeros_.memory.clear();
   ++processed_;
   if (list.shutdown) {
+    // Not before: a rank that ends while others still work with it is missed.
+    control_.send_all(FrameType::goodbye, "");
     fail_everything("the engine was shut down (" + list.shutdown_reason + ", seen on rank " +
                         std::to_string(rank_) + " of " + std::to_string(size_) +
                         "); call hvd.init() again to go on",
@@ -437,7 +447,7 @@ void Cycle::hear_of_ends() {
   control_.pump(frames_);
   for (const Frame& frame : frames_) {
     if (frame.type == FrameType::abort) throw EngineError(frame.payload);
-    if (frame.type == FrameType::goodbye) saying_goodbye_ = true;
+    if (frame.type == FrameType::goodbye) heard_goodbye(frame);
   }
   check_connections(Clock::now());
   if (status_.abandon) throw EngineError("the engine was shut down while an operation was running");
@@ -499,20 +509,31 @@ void Cycle::watch_coordinator(bool heard, Clock::time_point now) {
   }
 }
 
+void Cycle::heard_goodbye(const Frame& frame) {
+  said_goodbye_[static_cast<size_t>(frame.rank)] = true;
+}
+
+// A rank that has said goodbye may leave; that of another one is an error.
 void Cycle::check_connections(Clock::time_point now) {
-  const std::vector<int> lost = control_.take_lost_ranks(now);
-  const std::vector<int> closed = control_.take_closed_ranks();
+  std::vector<int> lost = control_.take_lost_ranks(now);
+  std::vector<int> closed = control_.take_closed_ranks();
   if ((closed.empty() && lost.empty()) || status_.stopped) return;
-  if (saying_goodbye_) {
-    gone_.insert(gone_.end(), closed.begin(), closed.end());
-    gone_.insert(gone_.end(), lost.begin(), lost.end());
-    return;
+  for (const Frame& frame : frames_) {  // it may be among what is not handled yet
+    if (frame.type == FrameType::goodbye) heard_goodbye(frame);
+  }
+  for (std::vector<int>* ranks : {&closed, &lost}) {
+    const auto may_leave = std::stable_partition(ranks->begin(), ranks->end(), [this](int rank) {
+      return !said_goodbye_[static_cast<size_t>(rank)];
+    });
+    gone_.insert(gone_.end(), may_leave, ranks->end());
+    ranks->erase(may_leave, ranks->end());
   }
   if (!lost.empty()) {
     throw EngineError("no sign of life from the host of rank " + stalls_.named(lost) + " for " +
                       std::to_string(Connection::lost_after.count()) + " s" + seen_here() +
                       "; is it down, or the network between?");
   }
+  if (closed.empty()) return;
   throw EngineError("rank " + stalls_.named(closed) + " ended its process or lost its connection" +
                     seen_here() + "; look for its error message above this one");
 }

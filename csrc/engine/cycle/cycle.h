@@ -94,6 +94,7 @@ class Cycle {
   std::vector<int> ranks_of_performed();
   std::string seen_here() const;
   void watch_coordinator(bool heard, Clock::time_point now);
+  void heard_goodbye(const Frame& frame);
   void check_connections(Clock::time_point now);
   void check_device();
 
@@ -114,7 +115,7 @@ class Cycle {
   size_t own_count_ = 0;
   std::string encoded_;
   bool shutdown_announced_ = false;
-  bool saying_goodbye_ = false;  // shutdown is decided: ranks may leave
+  std::vector<bool> said_goodbye_;  // by rank: it has done all that it had to, and may leave
 
   // What was agreed, on rank 0 by the coordinator.
   ResponseCache cache_;
@@ -125,6 +126,7 @@ class Cycle {
   StallInspector stalls_;
   std::vector<ResponseList> lists_;  // what the coordinator has decided
   uint64_t processed_ = 0;
+  uint64_t said_processed_ = 0;  // as the coordinator was told last
 
   // What is performed.
   Executor executor_;

@@ -16,6 +16,9 @@ constexpr size_t max_new_signatures = 64;
 constexpr size_t max_signatures = 4096;
 // What a step that does not end is remembered of.
 constexpr size_t most_operations = 100'000;
+// Names that never come back would make a step that is found by repetition last for ever: it ends
+// when they are so many.
+constexpr size_t most_names = 1 << 14;
 
 // Finaliser of SplitMix64: spreads the bits of `x`.
 uint64_t mix(uint64_t x) {
@@ -85,7 +88,7 @@ bool PeriodFinder::add(uint64_t element) {
 bool StepTracker::begins_step(const SharedRequest& request) {
   if (explicit_ || !moves_data(request->operation)) return false;
   if (!request->cacheable) return periods_.add(kind_hash(request));
-  return names_.count(request.key()) != 0;
+  return names_.count(request.key()) != 0 || names_.size() >= most_names;
 }
 
 void StepTracker::add_operation(const SharedRequest& request) {
@@ -124,6 +127,7 @@ StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_st
 void StepTracker::note_signature(int64_t signature) {
   if (is_told_.size() >= max_signatures) is_told_.clear();
   const auto [known, is_new] = is_told_.try_emplace(signature, false);
+  if (names_.size() >= most_names) return;  // no step: it did not end by itself
   if (is_new || known->second || new_signatures_.size() >= max_new_signatures) return;
   known->second = true;
   new_signatures_.emplace_back(signature, sizes_of(operations_));

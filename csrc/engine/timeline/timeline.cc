@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/log.h"
 #include "engine/timeline/timeline_writer.h"
 
 namespace autotune {
@@ -72,6 +73,7 @@ void Timeline::start(const std::string& path, bool mark_cycles, const Params& pa
   track_of_.clear();
   tracks_.assign(first_tensor_track, {});
   last_track_ = 0;
+  is_full_ = false;
   forget_operations();
   step_open_ = backward_open_ = false;
   ++recording_;
@@ -160,6 +162,7 @@ void Timeline::announced(const Request& request, int rank) {
   const auto lock = enter();
   if (!on()) return;
   const uint32_t id = track(request.name);
+  if (id == no_track) return;
   const bool first = !std::exchange(tracks_[id].negotiating, true);
   push(first ? RecordKind::begin_tick : RecordKind::tick, id,
        first ? negotiate_name(request.operation, request.reduce_op) : "", rank);
@@ -170,6 +173,7 @@ void Timeline::negotiated(const std::string& name) {
   const auto lock = enter();
   if (!on()) return;
   const uint32_t id = track(name);
+  if (id == no_track) return;
   if (std::exchange(tracks_[id].negotiating, false)) push(RecordKind::end, id);
 }
 
@@ -185,6 +189,7 @@ void Timeline::agreed(const std::vector<Work>& works) {
     group.of = &work;
     for (const TensorEntry* entry : work.entries) {
       const uint32_t id = track(entry->request->name);
+      if (id == no_track) continue;
       if (std::exchange(tracks_[id].negotiating, false)) push(RecordKind::end, id);
       if (!silent) group.tracks.push_back(id);
     }
@@ -241,9 +246,12 @@ void Timeline::operation_ends(const Work& work) {
   const auto lock = enter();
   if (!on()) return;
   TrackGroup* const group = std::exchange(current_, nullptr);
-  if (group == nullptr || group->tracks.size() != work.entries.size()) return;
-  for (size_t i = 0; i < work.entries.size(); ++i) {
-    describe(group->tracks[i], work.entries[i]->request);
+  if (group == nullptr || group->tracks.empty()) return;
+  const bool all_have_tracks = group->tracks.size() == work.entries.size();
+  auto next = group->tracks.begin();
+  for (const TensorEntry* entry : work.entries) {
+    if (!all_have_tracks && track(entry->request->name) == no_track) continue;
+    describe(*next++, entry->request);
   }
   push_all(RecordKind::end_tensors, *group);
 }
@@ -295,14 +303,26 @@ void Timeline::push_late(RecordKind kind, int64_t ts_us, TrackGroup& group, cons
 }
 
 // The track of a tensor; its name is written when it is new. Tensors come in the same order in
-// every step, and often twice in a row: a comparison is cheaper than a look-up.
+// every step, and often twice in a row: a comparison is cheaper than a look-up. `no_track`: there
+// are too many names already.
 uint32_t Timeline::track(const std::string& name) {
   const uint32_t before = last_track_;
   for (const uint32_t guess : {before, tracks_[before].next}) {
     const std::string* const known = tracks_[guess].name;
     if (known != nullptr && *known == name) return last_track_ = guess;
   }
-  const auto [found, is_new] = track_of_.try_emplace(name, static_cast<uint32_t>(tracks_.size()));
+  const auto known = track_of_.find(name);
+  if (known == track_of_.end() && tracks_.size() >= most_tracks) {
+    if (!std::exchange(is_full_, true)) {
+      log(LogLevel::warning, "timeline: expected at most " + std::to_string(most_tracks) +
+                                 " names, got another one: " + shown_name(name) +
+                                 "; operations by further names are not in it");
+    }
+    return no_track;
+  }
+  const auto [found, is_new] = known != track_of_.end()
+                                   ? std::pair{known, false}
+                                   : track_of_.emplace(name, static_cast<uint32_t>(tracks_.size()));
   last_track_ = found->second;
   if (is_new) {
     tracks_.emplace_back();

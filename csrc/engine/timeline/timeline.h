@@ -14,6 +14,9 @@
 // written when they are known (device_timeline.h): these events come late in the file. The first
 // track has its operation as the engine put it into the GPU's stream, marked {"device": "GPU"}.
 //
+// A name has a track as long as there are fewer than 65,536: a script whose names never come back
+// would fill memory and file. Operations by further names are left out, which is said once.
+//
 // Rank 0 sees all announcements and so the ticks of all ranks; another rank's file (on request)
 // shows its own only. Times are microseconds since `origin`, which is one moment on all ranks.
 #pragma once
@@ -94,6 +97,9 @@ class Timeline final : public ActivityObserver {
  private:
   using Clock = std::chrono::steady_clock;
 
+  static constexpr size_t most_tracks = 1 << 16;
+  static constexpr uint32_t no_track = ~uint32_t{0};
+
   struct Track {
     const std::string* name = nullptr;  // lives in `track_of_`
     uint32_t next = 0;                  // that was asked for after this one
@@ -131,6 +137,7 @@ class Timeline final : public ActivityObserver {
   std::unordered_map<std::string, uint32_t> track_of_;  // a tensor's name
   std::vector<Track> tracks_;
   uint32_t last_track_ = 0;
+  bool is_full_ = false;  // there were more names than tracks
   // What was agreed last: a group per response, in order; `next_` begins next.
   std::vector<TrackGroup> groups_;  // the first `agreed_` are in use, all keep their memory
   size_t agreed_ = 0;
