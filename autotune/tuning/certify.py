@@ -276,9 +276,15 @@ class PairedTest:
 
     def _has_more_slow_steps(self) -> bool:
         # Slow steps are dropped from scores because they strike both alike; an excess of three
-        # standard deviations of a Poisson count under the incumbent is its own doing.
+        # standard deviations of a Poisson count under the incumbent is its own doing. That does
+        # not matter where the incumbent is proven faster with all of them counted in.
         excess = self._slow_incumbent - self._slow_default
-        return excess > 3 * math.sqrt(self._slow_incumbent + self._slow_default + 1)
+        if excess <= 3 * math.sqrt(self._slow_incumbent + self._slow_default + 1):
+            return False
+        logs = np.log1p(np.asarray(self._excess))
+        whole = np.asarray(self.log_ratios) + logs[:, 0] - logs[:, 1]
+        clipped = np.clip(whole, -self._clip, self._clip)
+        return confidence(clipped.tolist(), self.alpha).low <= 0
 
 
 def no_certificate(reason: str, *, bound: float, alpha: float = ALPHA) -> Certificate:

@@ -150,9 +150,17 @@ def test_unusable_scores_prove_nothing():
 def test_an_incumbent_with_more_slow_steps_is_not_certified():
     test = PairedTest()
     for _ in range(FEWEST_PAIRS):
-        test.add(math.log(1.2), slow=(0, 2))
+        test.add(math.log(1.2), slow=(0, 2), excess=(0.0, 0.25))
     assert test.decision() is False
     assert "slow steps" in test.certificate(1).reason
+
+
+def test_slow_steps_do_not_matter_where_the_gain_is_proven_with_them():
+    """Short steps show a change of speed that long ones average."""
+    test = PairedTest()
+    while test.decision() is None:
+        test.add(math.log(2.2), slow=(0, 2), excess=(0.0, 0.25))
+    assert test.decision() is True
 
 
 def test_slow_steps_that_are_a_habit_count_in_the_claim():

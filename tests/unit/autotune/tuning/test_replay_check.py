@@ -160,7 +160,7 @@ def test_a_doubtful_loss_is_a_loss_at_the_last_look():
 def test_an_excess_of_slow_steps_is_worse():
     test = ReplayTest()
     for _ in range(FEWEST_PAIRS):
-        test.add(math.log(1.2), slow=(0, 3))
+        test.add(math.log(1.2), slow=(0, 3), excess=(0.0, 0.25))
     assert test.decision() is False
     assert "more slow steps here (18 against 0): the default takes their place" in test.verdict(
         False
