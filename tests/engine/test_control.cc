@@ -263,7 +263,7 @@ TEST(the_coordinator_reaches_every_rank) {
 }
 
 TEST(a_rank_that_answers_is_not_silent_and_one_that_does_not_is_known_to_all) {
-  Rendezvous rendezvous;
+  Rendezvous rendezvous(test_key());
   std::atomic<bool> looks{true}, over{false};
   run_ranks(3, [&](int rank) {
     auto plane = join(rendezvous, rank, 3);

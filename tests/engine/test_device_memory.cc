@@ -130,7 +130,9 @@ TEST(device_grants_of_process_sets_fit_into_what_a_rank_has) {
         for (Tensor& tensor : all) {
           fill(rank, tensor);
           entries.push_back(rank.allreduce("of set " + std::to_string(entries.size()), tensor));
-          entries.back().request.edit().process_set = id;
+          Request& request = entries.back().request.edit();
+          request.process_set = id;
+          complete_name(request.name, id);
         }
         rank.finish_all(rank.enqueue_group(std::move(entries)));
         check_value(all[23], 5, value_of(1, 5) + value_of(2, 5));

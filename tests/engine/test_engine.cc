@@ -335,7 +335,7 @@ namespace {
 // 1's connection ends, after its goodbye or without one.
 std::string operation_when_rank_1_leaves(bool says_goodbye) {
   Lasting::Control control;
-  Rendezvous rendezvous;
+  Rendezvous rendezvous(test_key());
   std::string error;
   run_ranks(2, [&](int rank) {
     std::vector<std::unique_ptr<Connection>> connections;
@@ -347,7 +347,7 @@ std::string operation_when_rank_1_leaves(bool says_goodbye) {
       engine.shutdown(10s);
       return;
     }
-    connections.push_back(connect_to(rendezvous.address(), 1, 20s));
+    connections.push_back(connect_to(rendezvous.address(), test_key(), 1, 20s));
     auto plane = std::make_unique<ControlPlane>(1, 2, std::move(connections));
     std::vector<int32_t> data(1);
     RequestList list;

@@ -68,7 +68,7 @@ double ResultCheck::worst_error() {
 }
 
 MessageVector<char> ResultCheck::read(const void* tensor,
-                                    const std::vector<ElementRange>& ranges) const {
+                                      const std::vector<ElementRange>& ranges) const {
   MessageVector<char> elements(static_cast<size_t>(total_count(ranges) * item_bytes_));
   read_(tensor, ranges, item_bytes_, elements.data());
   return elements;
@@ -99,7 +99,7 @@ double ResultCheck::error_of_rows() {
   std::copy(copy_.begin(), copy_.end(), expected.begin() + own);
   plain_.allgather(expected.data(), bytes);
   const Handle& handle = *entry_.handle;
-  const void* const result = response_.on_device ? handle.device_result : handle.result.get();
+  const void* const result = response_.on_device ? handle.device_result.data : handle.result.get();
   return read(result, in_results) == expected ? 0.0 : wrong;
 }
 
