@@ -52,4 +52,4 @@ def main(behaviour: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3])  # what follows are cores

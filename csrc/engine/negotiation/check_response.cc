@@ -103,6 +103,8 @@ const ProcessSet& check_response(const Response& response, const ProcessSetTable
 void check_item(const Response& response, const ResponseItem& item, const Request& own,
                 const ProcessSet& set, int position) {
   if (!response.error.empty()) return;
+  // Nothing of its tensor is agreed on: there is none.
+  if (response.operation == Operation::join && own.operation == Operation::join) return;
   const std::string difference = difference_of(own, response);
   if (!difference.empty()) refuse(describe(own), "what this rank has announced", difference);
   if (item.count >= 0 && response.operation == Operation::allreduce && item.count != own.count()) {
