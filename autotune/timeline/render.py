@@ -48,13 +48,14 @@ def show(reports: list[TimelineReport]) -> None:
 
 def _show_one(console: Console, report: TimelineReport) -> None:
     ranks = f"{report.ranks} ranks" if report.ranks else "number of ranks unknown"
-    console.print(f"\n{report.path}: {report.events} events, {ranks}", markup=False)
+    head = f"\n{report.path}: {report.events} events, {ranks}"
+    console.print(head, markup=False, soft_wrap=True)
     console.print(_phases(report))
     console.print(_tensors(report))
     if report.late:
         console.print(_ranks(report))
     for finding in findings(report):
-        console.print(f"* {finding}", markup=False)
+        console.print(f"* {finding}", markup=False, soft_wrap=True)  # one line, also in a pipe
 
 
 def _table(*columns: str, title: str = "") -> Table:

@@ -73,6 +73,8 @@ def test_text_shows_phases_tensors_ranks_and_findings(capsys, late: str) -> None
     assert err == ""
     for part in ("waiting for the last rank", "transfer", "* Rank 1 is the slow one"):
         assert part in out
+    told = [line for line in out.splitlines() if line.startswith("* ")]
+    assert told == [f"* {finding}" for finding in findings(analyse(late))]
 
 
 def test_two_files_are_before_and_after(capsys, late: str) -> None:
@@ -153,8 +155,10 @@ def test_a_picture_that_cannot_be_written_is_one_line(capsys, late: str) -> None
 
 def test_names_from_a_file_are_no_markup(capsys, recorder, tmp_path: Path) -> None:
     recorder.operation(["[red]a[/] </text>"], [(0, 0), (1, 1)], [1, 1, 1, 1])
-    path = tmp_path / "[bold]<x>&.json"
+    path = tmp_path / ("long" * 40) / "[bold]<x>&.json"
+    path.parent.mkdir()
     path.write_text(json.dumps(recorder.events * 1))
     assert main(["timeline", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "[red]a[/] </text>" in out and "[bold]<x>&.json" in out
+    assert "[red]a[/] </text>" in out
+    assert f"{path}: {len(recorder.events)} events, 2 ranks" in out.splitlines()
