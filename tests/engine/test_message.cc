@@ -6,6 +6,8 @@
 
 #include "check.h"
 #include "common/errors.h"
+#include "common/message_format.h"
+#include "common/sha256.h"
 #include "returning.h"
 
 using namespace autotune;
@@ -28,6 +30,38 @@ Request sample_request() {
   request.splits = {1, 0, 3};
   request.group = uint64_t{1} << 63;
   return request;
+}
+
+RequestList sample_requests() {
+  RequestList list;
+  list.step = 7;
+  list.processed = uint64_t{1} << 63;
+  list.shutdown = true;
+  list.set_hit(3);
+  list.set_hit(130);
+  list.requests = {sample_request(), Request{}};
+  return list;
+}
+
+ResponseList sample_responses() {
+  ResponseList list;
+  list.change = ParamsChange{9, 12, {1 << 20, 2.5, 16, true, false}};
+  list.evicted_slots = {1, 5};
+  Response response;
+  response.operation = Operation::allgather;
+  response.process_set = 3;
+  response.step = 99;
+  response.check = 1;
+  response.items = {{"a", 4, false, {1, 2}, 12}, {"ignored", 8, true, {}}};
+  Response failed;
+  failed.operation = Operation::broadcast;
+  failed.root_rank = 2;
+  failed.error = "why";
+  failed.items = {{"b", -1, false, {}}};
+  list.responses = {response, failed};
+  list.shutdown = true;
+  list.shutdown_reason = "rank 1 shut down";
+  return list;
 }
 
 }  // namespace
@@ -85,13 +119,7 @@ TEST(every_field_of_a_kind_is_compared_and_survives_encoding) {
 }
 
 TEST(a_request_list_survives_encoding) {
-  RequestList list;
-  list.step = 7;
-  list.processed = uint64_t{1} << 63;
-  list.shutdown = true;
-  list.set_hit(3);
-  list.set_hit(130);
-  list.requests = {sample_request(), Request{}};
+  const RequestList list = sample_requests();
   const RequestList back = decode_request_list(encode(list));
   CHECK_EQUAL(back.step, 7);
   CHECK_EQUAL(back.processed, list.processed);
@@ -107,23 +135,7 @@ TEST(a_request_list_survives_encoding) {
 }
 
 TEST(a_response_list_survives_encoding) {
-  ResponseList list;
-  list.change = ParamsChange{9, 12, {1 << 20, 2.5, 16, true, false}};
-  list.evicted_slots = {1, 5};
-  Response response;
-  response.operation = Operation::allgather;
-  response.process_set = 3;
-  response.step = 99;
-  response.check = 1;
-  response.items = {{"a", 4, false, {1, 2}, 12}, {"ignored", 8, true, {}}};
-  Response failed;
-  failed.operation = Operation::broadcast;
-  failed.root_rank = 2;
-  failed.error = "why";
-  failed.items = {{"b", -1, false, {}}};
-  list.responses = {response, failed};
-  list.shutdown = true;
-  list.shutdown_reason = "rank 1 shut down";
+  const ResponseList list = sample_responses();
   const ResponseList back = decode_response_list(encode(list));
   CHECK(back.change.has_value());
   CHECK_EQUAL(back.change->epoch, uint64_t{9});
@@ -143,6 +155,15 @@ TEST(a_response_list_survives_encoding) {
   CHECK(back.responses[0].items[1].from_cache);
   CHECK_EQUAL(back.responses[0].items[1].name, "");  // a hit travels as its slot alone
   CHECK_EQUAL(back.shutdown_reason, "rank 1 shut down");
+}
+
+// Where it fails, the encoding has changed: raise `message_format`, then write down what it is now.
+TEST(the_encoding_of_messages_is_that_of_their_format) {
+  CHECK_EQUAL(message_format, 1);
+  CHECK_EQUAL(to_hex(sha256(encode(sample_requests()))),
+              "9fa0639a0e144a5d826d455726c04bab1eca9bc1d1856e5bf621ffc74cb3d015");
+  CHECK_EQUAL(to_hex(sha256(encode(sample_responses()))),
+              "0d635fb1dfcc8cc0557d741ae613f51a58541dab9b9b0354f6397ad749035572");
 }
 
 TEST(names_of_process_sets_differ_from_all_names_of_scripts) {

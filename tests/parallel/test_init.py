@@ -27,7 +27,9 @@ def test_ranks_and_sizes(rank: int, size: int) -> None:
     assert hvd.mpi_built()
     assert hvd.mpi_enabled()
     assert isinstance(hvd.mpi_threads_supported(), bool)
-    assert (hvd.gloo_built(), hvd.nccl_built(), hvd.cuda_built()) == (False, 0, False)
+    assert hvd.gloo_built() is False
+    assert torch.version.cuda is not None or hvd.nccl_built() == 0
+    assert torch.cuda.is_available() or not hvd.cuda_built()
     assert hvd.global_process_set.size() == size
     assert hvd.global_process_set.rank() == rank
     assert hvd.global_process_set.ranks == list(range(size))

@@ -24,6 +24,9 @@ from parallel.values import FLOATS, INTEGERS
 STEPS = int(os.environ.get("GPU_SOAK_STEPS", "1000"))
 SETTLED = min(300, STEPS // 3)
 MIB = 1 << 20
+FUSION_BUFFERS = 64 * MIB
+"""What they may have grown by: they are torch's memory, as large as the fused tensors of a step and
+the threshold in force. A leak of one result a step would be more."""
 KINDS = ("allreduce", "group", "allgather", "broadcast", "alltoall", "reducescatter")
 LENGTHS = [0, 1, 3, 17, 256, 1000, 4099, 65_536, 300_001] + ([1_500_000] if ON_GPU else [])
 
@@ -214,7 +217,7 @@ def test_random_operations_are_right_and_cost_no_memory(rank: int, size: int) ->
         f"rank {rank}: {number} operations, {mistakes} wrong; tensors {settled[0]} -> {allocated} "
         f"bytes, GPU outside torch {settled[1] / MIB:.0f} -> {other / MIB:.0f} MiB"
     )
-    assert allocated <= settled[0] + MIB
+    assert allocated <= settled[0] + FUSION_BUFFERS
     if not shares_gpu():  # else it is the other rank's torch, too
         assert other <= settled[1] + 128 * MIB
     hvd.barrier()

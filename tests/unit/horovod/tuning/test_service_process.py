@@ -119,7 +119,7 @@ from horovod.tuning.service_process import ServiceProcess, child_environment
 def interrupted(signum, frame):
     service.send(b"still there\\n")
     service.wait(10)
-    print(service.receive(), flush=True)
+    os.write(1, f"{{service.receive()}}\\n".encode())  # print may be under way
 
 signal.signal(signal.SIGINT, interrupted)
 service = ServiceProcess((sys.executable, "-c", {ECHO!r}), child_environment(os.environ))
