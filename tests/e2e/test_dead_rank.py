@@ -62,7 +62,7 @@ def test_a_killed_rank_is_seen_though_a_child_that_it_forked_lives(commands: Com
         process.communicate(timeout=30)
     for survivor in (0, 2):
         text = (commands.folder / f"error-{survivor}").read_text()
-        assert re.search(r"rank 1 ended its process .*\(seen on rank [02] of 3\)", text)
+        assert re.search(r"rank 1( on \S+)? ended its process .*\(seen on rank [02] of 3\)", text)
 
 
 def test_an_interrupt_in_a_wait_ends_the_job(commands: Commands) -> None:
