@@ -182,7 +182,7 @@ class Standing:
     """What a run holds for the best while it is not finished.
 
     Attributes:
-        best: The incumbent's trial.
+        best: The incumbent's trial, with the score and the gain that are known of it now.
         gain: Of the incumbent by all that is known; None: it is the default, or nothing is known.
         proven: The incumbent is better than the default beyond doubt, also without a certificate.
     """

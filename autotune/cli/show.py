@@ -69,7 +69,7 @@ def _legend(view: LogView, *, gains: bool) -> list[str]:
     """Return what the numbers and the mark mean."""
     lines = [f"score in {SCORE_UNIT}"]
     if gains:
-        lines[0] += ": that of the default times 1 + the gain known when its row was written"
+        lines[0] += ": that of the default times 1 + gain"
         lines.append("gain with its 90 % interval")
         if view.certificate is None:
             lines[1] += f", {NOT_COMPARED}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.trial import CommParams, Sample, SampleKind, Trial, TrialState
+from autotune.trial import CommParams, SampleKind, Trial, TrialState
 from autotune.tuning import messages
 from autotune.tuning.attempt import Attempt, NextTrial
 from autotune.tuning.brackets import Bracket, LogRatio
@@ -323,32 +323,10 @@ class Explore:
     def _tell_sample(
         self, reading: Reading, *, trial_id: int, epoch: int, kind: SampleKind
     ) -> None:
-        self._events.add(sample(reading, trial_id=trial_id, epoch=epoch, kind=kind))
+        self._events.add(reading.sample(trial_id=trial_id, epoch=epoch, kind=kind))
 
     def _tell_trial(self, trial: Trial) -> None:
         standing, names = self._findings.standing, self._search.space.names
         assert standing is not None
         text = messages.progress_text(trial, most=self._most_trials, standing=standing, names=names)
         self._events.add(trial, Progress(text=text))
-
-
-def sample(
-    reading: Reading,
-    *,
-    trial_id: int,
-    epoch: int,
-    kind: SampleKind,
-    pair: int | None = None,
-) -> Sample:
-    """Return the reading of a window as the trial log wants it."""
-    return Sample(
-        trial_id=trial_id,
-        epoch=epoch,
-        kind=kind,
-        pair=pair,
-        steps=reading.steps,
-        duration_us=reading.duration_us,
-        payload_bytes=reading.payload_bytes,
-        exposed_us=reading.exposed_us,
-        score=reading.score,
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 from autotune.bayes import BayesianOptimizer, Incumbent
 from autotune.bayes.optimizer import Simplified
@@ -79,17 +80,18 @@ class Findings:
 
     @property
     def standing(self) -> Standing | None:
-        """What is held for the best so far; None: there is no trial."""
+        """What is held for the best so far, its score and gain as known now; None: no trial."""
         if not self.trials:
             return None
         best, known = self.best, self.incumbent
         if best.trial_id == 0:
             return Standing(best=best)
         mean, std = math.log1p(known.gain), known.std
+        gain = gain_of(mean, std)
         is_confirmed = self._readings[best.params] >= CONFIRMED
         return Standing(
-            best=best,
-            gain=gain_of(mean, std),
+            best=replace(best, score=self.score_of(gain.estimate), gain=gain),
+            gain=gain,
             proven=is_confirmed and mean > BEYOND_DOUBT * std,
         )
 

@@ -20,7 +20,7 @@ from autotune.tuning.certify import (
     no_certificate,
 )
 from autotune.tuning.events import Event, Events, Plan
-from autotune.tuning.explore import WORTH_HAVING, Explore, sample
+from autotune.tuning.explore import WORTH_HAVING, Explore
 from autotune.tuning.inforce import InForce
 from autotune.tuning.pairs import PairedWindows
 from autotune.tuning.records import StepRecord, TunerSettings
@@ -219,8 +219,7 @@ class Run:
         if arm.trial_id == 0:
             self._account.rebase(reading.step_us)
         kind = SampleKind.CERTIFY
-        of = sample(reading, trial_id=arm.trial_id, epoch=epoch, kind=kind, pair=number)
-        self._events.add(of)
+        self._events.add(reading.sample(trial_id=arm.trial_id, epoch=epoch, kind=kind, pair=number))
         if pairs.decision is None:
             self._events.add(pairs.next_window())
             return

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.trial import Sample, SampleKind
 from autotune.tuning.records import StepRecord
 
 MIN_WINDOW_US = 50_000.0
@@ -99,6 +100,22 @@ class Reading:
     def exposed_share(self) -> float:
         """Share of the time that the training thread waited for communication."""
         return min(1.0, self.exposed_us / self.duration_us) if self.duration_us > 0 else 0.0
+
+    def sample(
+        self, *, trial_id: int, epoch: int, kind: SampleKind, pair: int | None = None
+    ) -> Sample:
+        """Return this reading of a trial as the trial log wants it; ``pair``: its number."""
+        return Sample(
+            trial_id=trial_id,
+            epoch=epoch,
+            kind=kind,
+            pair=pair,
+            steps=self.steps,
+            duration_us=self.duration_us,
+            payload_bytes=self.payload_bytes,
+            exposed_us=self.exposed_us,
+            score=self.score,
+        )
 
     @property
     def noise(self) -> float:

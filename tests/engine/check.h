@@ -45,7 +45,13 @@ void throws(Body&& body, const std::string& part, const char* file, int line) {
   fail(file, line, "expected an error with '" + part + "', got none");
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace check
+
+using check::contains;
 
 #define TEST(name)                                                  \
   static void test_##name();                                        \

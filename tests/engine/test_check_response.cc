@@ -44,10 +44,6 @@ std::string error_of(const Response& response, Request own) {
   return "";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST(what_negotiation_decides_is_accepted_by_the_ranks_that_announced_it) {

@@ -15,16 +15,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::unique_ptr<ControlPlane> join(Rendezvous& rendezvous, int rank, int size) {
-  std::vector<std::unique_ptr<Connection>> connections;
-  if (rank == 0) {
-    connections = rendezvous.accept_all(size, 20s);
-  } else {
-    connections.push_back(connect_to(rendezvous.address(), test_key(), rank, 20s));
-  }
-  return std::make_unique<ControlPlane>(rank, size, std::move(connections));
-}
-
 // Wait until `count` frames have arrived.
 FrameQueue next_frames(ControlPlane& plane, size_t count) {
   FrameQueue frames;

@@ -325,10 +325,6 @@ std::string refused(int rank, const RequestList& list) {
 
 std::string refused(const Request& request) { return refused(2, announce(2, {request})); }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST(a_coordinator_refuses_hits_that_cannot_be_meant) {

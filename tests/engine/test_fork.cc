@@ -61,13 +61,7 @@ TEST(a_rank_that_ends_is_seen_though_children_that_it_forked_live) {
   std::optional<SleepingChild> child;
   std::atomic<bool> ended{false};
   run_ranks(2, [&](int rank) {
-    std::vector<std::unique_ptr<Connection>> connections;
-    if (rank == 0) {
-      connections = rendezvous.accept_all(2, 20s);
-    } else {
-      connections.push_back(connect_to(rendezvous.address(), test_key(), 1, 20s));
-    }
-    auto plane = std::make_unique<ControlPlane>(rank, 2, std::move(connections));
+    auto plane = join(rendezvous, rank, 2);
     if (rank == 1) {
       child.emplace();
       plane.reset();

@@ -232,10 +232,6 @@ std::string refused_responses(Change&& change) {
   return "";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST(every_field_of_a_request_that_cannot_be_is_named_with_its_sender_and_place) {

@@ -56,15 +56,9 @@ void with_wrong_hierarchy(const std::function<void(Engine&)>& body) {
   auto mail = std::make_shared<Mail>(size);
   Rendezvous rendezvous(test_key());
   run_ranks(size, [&](int rank) {
-    std::vector<std::unique_ptr<Connection>> connections;
-    if (rank == 0) {
-      connections = rendezvous.accept_all(size, 20s);
-    } else {
-      connections.push_back(connect_to(rendezvous.address(), test_key(), rank, 20s));
-    }
     const auto honest =
         communicator_factory(std::make_shared<ThreadPointToPoint>(mail, rank), {0, 0, 1});
-    Engine engine({}, std::make_unique<ControlPlane>(rank, size, std::move(connections)),
+    Engine engine({}, join(rendezvous, rank, size),
                   [&](const std::vector<int>& ranks, const WaitHook& on_wait) {
                     Communicators chosen = honest(ranks, on_wait);
                     chosen.hierarchical = std::make_unique<Wrong>(std::move(chosen.hierarchical));

@@ -86,16 +86,6 @@ struct Sockets {
   }
 };
 
-std::unique_ptr<ControlPlane> join(Rendezvous& rendezvous, int rank, int size) {
-  std::vector<std::unique_ptr<Connection>> connections;
-  if (rank == 0) {
-    connections = rendezvous.accept_all(size, 20s);
-  } else {
-    connections.push_back(connect_to(rendezvous.address(), test_key(), rank, 20s));
-  }
-  return std::make_unique<ControlPlane>(rank, size, std::move(connections));
-}
-
 // Every rank hears every other one by way of the coordinator.
 void talk(ControlPlane& plane) {
   FrameQueue frames;

@@ -24,6 +24,18 @@ namespace autotune {
 // Of every job of these tests.
 inline std::string test_key() { return std::string(key_bytes, 'k'); }
 
+// Collective: connect the ranks of a job.
+inline std::unique_ptr<ControlPlane> join(Rendezvous& rendezvous, int rank, int size) {
+  constexpr auto patience = std::chrono::seconds(20);
+  std::vector<std::unique_ptr<Connection>> connections;
+  if (rank == 0 && size > 1) {
+    connections = rendezvous.accept_all(size, patience);
+  } else if (rank > 0) {
+    connections.push_back(connect_to(rendezvous.address(), test_key(), rank, patience));
+  }
+  return std::make_unique<ControlPlane>(rank, size, std::move(connections));
+}
+
 // Run `body(rank)` on `size` threads; rethrow the first failure after all have ended.
 inline void run_ranks(int size, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
@@ -157,16 +169,8 @@ class Job {
 
   // Collective: call from all rank threads at once.
   std::unique_ptr<Engine> start(int rank) {
-    using std::chrono::seconds;
-    std::vector<std::unique_ptr<Connection>> connections;
-    if (rank == 0 && size_ > 1) {
-      connections = rendezvous_.accept_all(size_, seconds(20));
-    } else if (rank > 0) {
-      connections.push_back(connect_to(rendezvous_.address(), test_key(), rank, seconds(20)));
-    }
-    auto control = std::make_unique<ControlPlane>(rank, size_, std::move(connections));
     return std::make_unique<Engine>(
-        options_, std::move(control),
+        options_, join(rendezvous_, rank, size_),
         communicator_factory(std::make_shared<ThreadPointToPoint>(mail_, rank), hosts_));
   }
 

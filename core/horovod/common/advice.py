@@ -18,7 +18,7 @@ def on_threads(given: str, *, local_size: int, cores: int, own_cores: int) -> st
     Args:
         given: Value of ``OMP_NUM_THREADS``; "" where it is not set.
         local_size: Ranks of this host.
-        cores: Cores of this host.
+        cores: Cores that this host's ranks may use together.
         own_cores: Cores that this rank may use.
     """
     first = given.split(",")[0].strip()  # the other numbers are of nested loops

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 
 import horovod
 from horovod import _engine
+from horovod.common.settings import ranks_text
 
 Build = tuple[str, int, str]
 """Version of the package, version of the engine's messages, byte order."""
@@ -38,7 +39,7 @@ def find_difference(builds: Sequence[Hashable]) -> str | None:
     known = [build for build in ranks_of if isinstance(build, tuple)]
     places = [i for i in range(len(_KINDS)) if len({build[i] for build in known}) > 1] or [0]
     found = "; ".join(
-        f"{_name(build, places)} on {_ranks(ranks)}" for build, ranks in ranks_of.items()
+        f"{_name(build, places)} on {ranks_text(ranks)}" for build, ranks in ranks_of.items()
     )
     return f"ranks cannot talk to each other: {found}; install the same build on all hosts"
 
@@ -52,8 +53,3 @@ def _name(build: Hashable, places: Sequence[int]) -> str:
     if not isinstance(build, tuple):
         return "an older hvd-autotune"
     return ", ".join(_KINDS[i].format(build[i]) for i in places)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    noun = "rank" if len(ranks) == 1 else "ranks"
-    return f"{noun} {', '.join(map(str, ranks[:8]))}" + (", ..." if len(ranks) > 8 else "")

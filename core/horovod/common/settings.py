@@ -333,7 +333,7 @@ def find_error(reports: list[RankReport]) -> str | None:
     if failed:
         first = failed[0][1]
         same = [rank for rank, error in failed if error == first]
-        return f"{first} ({_ranks(same, len(reports))})"
+        return f"{first} ({ranks_text(same, len(reports))})"
     return _find_disagreement([report.to_agree for report in reports])
 
 
@@ -344,7 +344,7 @@ def _find_disagreement(values: list[Mapping[str, Any]]) -> str | None:
             by_value.setdefault(row[env], []).append(rank)
         if len(by_value) > 1:
             found = ", ".join(
-                f"{_show(value)} on {_ranks(ranks)}" for value, ranks in by_value.items()
+                f"{_show(value)} on {ranks_text(ranks)}" for value, ranks in by_value.items()
             )
             return f"{env} must be the same on all ranks: got {found}; {_advice(env)}"
     return None
@@ -369,7 +369,7 @@ def _show(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _ranks(ranks: list[int], size: int | None = None) -> str:
+def ranks_text(ranks: Sequence[int], size: int | None = None) -> str:
     """Return how people call ``ranks``, out of ``size`` where that helps."""
     if len(ranks) == size:
         return f"on all {size} ranks" if size > 1 else "on the only rank"

@@ -268,7 +268,7 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
     text = advice.on_threads(
         os.environ.get(advice.THREADS, ""),
         local_size=topology.local_size,
-        cores=os.cpu_count() or 1,
+        cores=len(topology.cores) or os.cpu_count() or 1,
         own_cores=len(os.sched_getaffinity(0)),
     )
     if text:

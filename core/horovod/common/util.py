@@ -8,32 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import util as _importlib_util
 from itertools import pairwise
 from typing import TypeVar
 
-from horovod.common.basics import (
-    ccl_built as _ccl_built,
-)
-from horovod.common.basics import (
-    cuda_built as _cuda_built,
-)
-from horovod.common.basics import (
-    ddl_built as _ddl_built,
-)
-from horovod.common.basics import (
-    gloo_built as _gloo_built,
-)
-from horovod.common.basics import (
-    mpi_built as _mpi_built,
-)
-from horovod.common.basics import (
-    nccl_built as _nccl_built,
-)
-from horovod.common.basics import (
-    rocm_built as _rocm_built,
-)
+from horovod.common import basics as _basics
 
 T = TypeVar("T")
 
@@ -43,42 +23,26 @@ EXTENSIONS = ("torch",)
 
 def gpu_available(ext_base_name: str = "torch", verbose: bool = False) -> bool:
     """**Local.** Return whether tensors on GPUs can be communicated; arguments as Horovod's."""
-    return _cuda_built() and extension_available(ext_base_name)
+    return _basics.cuda_built() and extension_available(ext_base_name)
 
 
-def mpi_built(verbose: bool = False) -> bool:
-    """**Local.** As ``hvd.mpi_built``."""
-    return _mpi_built()
+def _with_verbose(question: Callable[[], T]) -> Callable[..., T]:
+    """Return ``question`` as Horovod's helper of its name, which takes ``verbose``."""
+
+    def ask(verbose: bool = False) -> T:
+        return question()
+
+    ask.__name__, ask.__doc__ = question.__name__, f"**Local.** As ``hvd.{question.__name__}``."
+    return ask
 
 
-def gloo_built(verbose: bool = False) -> bool:
-    """**Local.** As ``hvd.gloo_built``."""
-    return _gloo_built()
-
-
-def nccl_built(verbose: bool = False) -> int:
-    """**Local.** As ``hvd.nccl_built``."""
-    return _nccl_built()
-
-
-def ddl_built(verbose: bool = False) -> bool:
-    """**Local.** As ``hvd.ddl_built``."""
-    return _ddl_built()
-
-
-def ccl_built(verbose: bool = False) -> bool:
-    """**Local.** As ``hvd.ccl_built``."""
-    return _ccl_built()
-
-
-def cuda_built(verbose: bool = False) -> bool:
-    """**Local.** As ``hvd.cuda_built``."""
-    return _cuda_built()
-
-
-def rocm_built(verbose: bool = False) -> bool:
-    """**Local.** As ``hvd.rocm_built``."""
-    return _rocm_built()
+mpi_built = _with_verbose(_basics.mpi_built)
+gloo_built = _with_verbose(_basics.gloo_built)
+nccl_built = _with_verbose(_basics.nccl_built)
+ddl_built = _with_verbose(_basics.ddl_built)
+ccl_built = _with_verbose(_basics.ccl_built)
+cuda_built = _with_verbose(_basics.cuda_built)
+rocm_built = _with_verbose(_basics.rocm_built)
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

@@ -35,15 +35,14 @@ def _lines(file: str) -> int | None:
         return None
 
 
-def check_place(environ: Mapping[str, str]) -> None:
-    """Refuse to be one of several launchers that a parallel launcher has started. **Local.**
+def why_misplaced(environ: Mapping[str, str]) -> str:
+    """Return why this process must not launch a job, "" where it may. **Local.**
 
-    Raises:
-        ValueError: ``srun -n 4 horovodrun ...``, ``mpirun -n 4 horovodrun ...``: each would start a
-            whole job. The message goes with rank 0; the others say the same.
+    It must not be one of several that a parallel launcher started (``srun -n 4 horovodrun ...``):
+    each would start a whole job.
     """
     if environ.get("SLURM_STEP_ID") == _INTERACTIVE_STEP:
-        return
+        return ""
     for name, launcher in (
         ("OMPI_COMM_WORLD_SIZE", "mpirun"),
         ("PMI_SIZE", "mpiexec"),
@@ -51,8 +50,9 @@ def check_place(environ: Mapping[str, str]) -> None:
     ):
         number = environ.get(name, "")
         if number.isdecimal() and int(number) > 1:
-            raise ValueError(
+            return (
                 f"{launcher} has started {number} launchers ({name}={number}), each of which would "
                 f"start a whole job: leave {launcher} out, or start the script itself: "
                 f"'{launcher} ... python train.py'"
             )
+    return ""

@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.runner import mpirun, probe
-from horovod.runner.allocation import check_place, find_ranks
+from horovod.runner.allocation import find_ranks, why_misplaced
 from horovod.runner.config_file import read_config_file
 from horovod.runner.hosts import Hosts, parse_hostfile, parse_hosts, split_users
 from horovod.runner.options import check_seconds, job_environment
 from horovod.runner.parser import NOT_MET, REFUSED, make_parser
+from horovod.runner.rank_process import find_rank
 from horovod.runner.supervise import rank_command, supervise
 from horovod.tuning.table import JOB_ID_VARIABLES
 
 NO_MPIRUN = 1
+WRONG_USAGE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +66,10 @@ def start(arguments: argparse.Namespace) -> int:
         ValueError: Something is missing or wrong on the command line or in the config file.
         UnknownMpiError: The ``mpirun`` that was found is of no known family.
     """
-    check_place(os.environ)
+    if wrong := why_misplaced(os.environ):
+        if find_rank(os.environ) > 0:
+            return WRONG_USAGE  # rank 0's launcher says it for all
+        raise ValueError(wrong)
     for flag in given(arguments, NOT_MET):
         print(f"horovodrun: {flag} is ignored: {NOT_MET[flag][1]}", file=sys.stderr)
     job = make_job(arguments)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from autotune.space import BY_NAME, PARAMETERS
-from horovod.runner.allocation import check_place
+from horovod.runner.allocation import why_misplaced
 from horovod.runner.config_file import ConfigFileError, read_config_file
 from horovod.runner.launch import main, make_environment, make_job, make_parser
 from horovod.runner.mpirun import Family, Job, command_line
@@ -236,10 +237,18 @@ def test_without_any_number_np_is_asked_for() -> None:
     ],
 )
 def test_one_of_several_launchers_says_so(environ: dict[str, str], words: str) -> None:
-    if not words:
-        return check_place(environ)
-    with pytest.raises(ValueError, match=words):
-        check_place(environ)
+    assert why_misplaced(environ).startswith(words) and bool(why_misplaced(environ)) == bool(words)
+
+
+def test_several_launchers_say_it_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    for rank, said in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+        with contextlib.suppress(SystemExit):
+            assert main(COMMAND) == 2
+        assert capsys.readouterr().err.count("mpirun has started 2 launchers") == said
 
 
 def test_hosts_may_have_users_and_a_last_comma() -> None:
