@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.tuning.changes import Apply, Done, is_beyond
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,8 +46,8 @@ from autotune.service.protocol import (
 if TYPE_CHECKING:
     from autotune.service.logkeeper import LogKeeper
     from autotune.trial import Standing
+    from autotune.tuning.comparing.replay_check import ReplayCheck
     from autotune.tuning.events import Event, Identified, Plan
-    from autotune.tuning.replay_check import ReplayCheck
     from autotune.tuning.tuner import Tuner
 
     Item = bytes | Plan | Imported
@@ -220,7 +220,7 @@ class Service:
 
     def _take_check(self, hello: Hello, tuned: Mapping[str, Any], seed: int) -> None:
         from autotune.service.logkeeper import LogKeeper
-        from autotune.tuning.replay_check import ReplayCheck
+        from autotune.tuning.comparing.replay_check import ReplayCheck
 
         self._tuner = ReplayCheck(
             settings=hello.settings, seed=seed, tuned=tuned, fixed=hello.fixed

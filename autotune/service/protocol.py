@@ -23,7 +23,7 @@ Neither side ever waits for the other on the training thread.
   steps of one epoch and signature are merged into one record until it is 1 ms long.
 * *Signature*: a hash of what a step communicates, whatever the names. Steps that are not training
   steps (evaluation, checkpoint) have another signature; the service scores the training steps only
-  (see ``autotune.tuning.identify``). It is told when it has come twice.
+  (see ``autotune.tuning.steps.identify``). It is told when it has come twice.
 * While no step has ended, ``Steps`` without a record says that the job communicates.
 """
 
@@ -40,7 +40,7 @@ from typing import Any, get_args, get_origin
 from autotune.errors import ProtocolError
 from autotune.trial import CommParams
 from autotune.tuning.changes import Apply, Done, Line, Progress
-from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
+from autotune.tuning.steps.records import ResultCheck, StepRecord, TunerSettings
 
 VERSION = 1
 

@@ -1,1 +1,5 @@
-"""The tuner's state machine: one search, paired windows, certificate, budget, scores over time."""
+"""The tuner's state machine; flat: one job (tuner), one search (run), what they share.
+
+``steps`` reads training steps and windows of them, ``exploring`` decides what comes next,
+``comparing`` holds two settings against each other in pairs of windows.
+"""

@@ -13,14 +13,14 @@ import numpy as np
 
 from autotune.trial import CommParams, Trial
 from autotune.tuning import messages
-from autotune.tuning.brackets import Noise
-from autotune.tuning.drift import DriftDetector
+from autotune.tuning.comparing.drift import DriftDetector
+from autotune.tuning.comparing.pairs import PairedWindows
+from autotune.tuning.comparing.replay_check import ReplayTest
 from autotune.tuning.events import Event, Events
 from autotune.tuning.inforce import InForce
-from autotune.tuning.pairs import PairedWindows
-from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.replay_check import ReplayTest
-from autotune.tuning.warmup import steps_per_sample
+from autotune.tuning.steps.brackets import Noise
+from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.warmup import steps_per_sample
 
 
 class Verdict(enum.Enum):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import step_us
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import step_us
 
 FAR = 2.0
 """Steps beyond this multiple of what is typical for their setting are charged as typical ones."""

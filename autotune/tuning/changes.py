@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)

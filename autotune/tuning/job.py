@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from autotune.bayes import SearchSpace
 from autotune.space import Value
 from autotune.trial import CommParams
-from autotune.tuning.inert import without_operation
-from autotune.tuning.scoring import Reading
-from autotune.tuning.trend import PhysicsTrend
+from autotune.tuning.exploring.inert import without_operation
+from autotune.tuning.exploring.trend import PhysicsTrend
+from autotune.tuning.steps.scoring import Reading
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ from autotune.trial import (
     reading_order,
 )
 from autotune.tuning.budget import Account
-from autotune.tuning.certify import MOST_PAIRS
-from autotune.tuning.identify import LONGEST_GROUP, Observed
-from autotune.tuning.memory import Recollection
-from autotune.tuning.records import ResultCheck, TunerSettings
-from autotune.tuning.scoring import MIN_WINDOW_US
-from autotune.tuning.warmup import steps_per_sample, steps_to_first_sample
+from autotune.tuning.comparing.certify import MOST_PAIRS
+from autotune.tuning.exploring.memory import Recollection
+from autotune.tuning.steps.identify import LONGEST_GROUP, Observed
+from autotune.tuning.steps.records import ResultCheck, TunerSettings
+from autotune.tuning.steps.scoring import MIN_WINDOW_US
+from autotune.tuning.steps.warmup import steps_per_sample, steps_to_first_sample
 
 HIGHER = "bytes/us, higher is better"
 WORTH_SAYING = 0.0005

@@ -12,20 +12,20 @@ import numpy as np
 from autotune.trial import Certificate, CommParams, SampleKind, Standing, Trial
 from autotune.tuning import messages
 from autotune.tuning.budget import Account
-from autotune.tuning.certify import (
+from autotune.tuning.comparing.certify import (
     ALPHA,
     PRECISE,
     PRECISE_ENOUGH,
     PairedTest,
     no_certificate,
 )
+from autotune.tuning.comparing.pairs import PairedWindows
 from autotune.tuning.events import Event, Events, Plan
-from autotune.tuning.explore import WORTH_HAVING, Explore
+from autotune.tuning.exploring.explore import WORTH_HAVING, Explore
+from autotune.tuning.exploring.search import Search
 from autotune.tuning.inforce import InForce
-from autotune.tuning.pairs import PairedWindows
-from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import CORRELATED, MIN_WINDOW_US, Reading, Window
-from autotune.tuning.search import Search
+from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import CORRELATED, MIN_WINDOW_US, Reading, Window
 
 CLIP_SIGMA, SMALLEST_CLIP = 4.0, 0.15
 """A pair's log ratio counts in the certificate up to so many standard deviations, or so much."""

@@ -34,21 +34,21 @@ from autotune.trial import CommParams, RunState, Standing, Trial
 from autotune.tuning import messages
 from autotune.tuning.aftercare import Aftercare, Verdict
 from autotune.tuning.budget import Account
-from autotune.tuning.certify import ALPHA
 from autotune.tuning.changes import Done, Progress
+from autotune.tuning.comparing.certify import ALPHA
 from autotune.tuning.events import Event, Events, Identified, Plan, Rejection, RunFinished
-from autotune.tuning.explore import WORTH_HAVING
-from autotune.tuning.identify import Identifier
+from autotune.tuning.exploring.explore import WORTH_HAVING
+from autotune.tuning.exploring.memory import Recollection, moved
+from autotune.tuning.exploring.planning import Planning
+from autotune.tuning.exploring.search import Search
 from autotune.tuning.inforce import InForce
 from autotune.tuning.job import Job
-from autotune.tuning.memory import Recollection, moved
-from autotune.tuning.normalise import Normaliser
-from autotune.tuning.planning import Planning
-from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
 from autotune.tuning.run import Phase, Run
-from autotune.tuning.scoring import is_usable, pool
-from autotune.tuning.search import Search
-from autotune.tuning.warmup import Warmup, default_steps, window_steps
+from autotune.tuning.steps.identify import Identifier
+from autotune.tuning.steps.normalise import Normaliser
+from autotune.tuning.steps.records import ResultCheck, StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import is_usable, pool
+from autotune.tuning.steps.warmup import Warmup, default_steps, window_steps
 
 __all__ = ["WORTH_HAVING", "Phase", "Tuner"]
 

@@ -31,8 +31,8 @@ from autotune.bayes import BayesianOptimizer, SearchSpace
 from autotune.bayes.surrogate import preload
 from autotune.trial import CommParams
 from autotune.tuning.budget import price_steps
-from autotune.tuning.scoring import Reading
-from autotune.tuning.trend import PhysicsTrend
+from autotune.tuning.exploring.trend import PhysicsTrend
+from autotune.tuning.steps.scoring import Reading
 
 HERE = Path(__file__).resolve().parent
 JOBS = ("resnet50 10G 4x2", "vgg16 1G 2x4", "bert-base 10G 8x4", "gpt2 10G 4x4")

@@ -12,7 +12,7 @@ from autotune.storage.contract import Fresh
 from autotune.trial import CommParams
 from autotune.tuning.changes import Apply
 from autotune.tuning.events import Event, Identified, Plan
-from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.steps.records import StepRecord, TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
 
 OPERATIONS = [("allreduce", 5283)] * 65

@@ -20,7 +20,7 @@ from autotune.trial import Certificate, CommParams, Gain, Sample, SampleKind, Tr
 from autotune.tuning import messages
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import Event, Identified, Plan
-from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.steps.records import StepRecord, TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
 from policies.ending import Ending
 

@@ -15,7 +15,7 @@ from autotune.storage.contract import Fresh, Start
 from autotune.trial import CommParams, Sample, Trial
 from autotune.tuning.changes import Apply, Done
 from autotune.tuning.events import Event, Identified, RunFinished
-from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.steps.records import StepRecord, TunerSettings
 from autotune.tuning.tuner import Tuner
 
 INERT = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}

@@ -77,7 +77,7 @@ from autotune.service.protocol import Hello  # noqa: E402
 from autotune.storage.reader import read_log  # noqa: E402
 from autotune.tuning.changes import Line, Progress  # noqa: E402
 from autotune.tuning.events import Entry  # noqa: E402
-from autotune.tuning.records import TunerSettings  # noqa: E402
+from autotune.tuning.steps.records import TunerSettings  # noqa: E402
 from autotune.tuning.tuner import Tuner  # noqa: E402
 from unit.autotune.conftest import Job  # noqa: E402
 

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.service.epochs import Change, EpochLedger
 from autotune.tuning.changes import Apply, Done
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 START, TRIED, SAFE = {"cache_capacity": 1}, {"cache_capacity": 2}, {"cache_capacity": 3}
 

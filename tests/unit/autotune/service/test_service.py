@@ -33,9 +33,9 @@ from autotune.storage import read_log
 from autotune.trial import CommParams, RunState, TrialState
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import RunFinished
+from autotune.tuning.exploring.search import FEWEST_TRIALS
 from autotune.tuning.messages import gain_text, params_text
-from autotune.tuning.records import ResultCheck, TunerSettings
-from autotune.tuning.search import FEWEST_TRIALS
+from autotune.tuning.steps.records import ResultCheck, TunerSettings
 
 OPERATIONS = (("allreduce", 150_000),) * 161
 PATIENCE_S = 90.0

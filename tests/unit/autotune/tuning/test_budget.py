@@ -11,7 +11,7 @@ from autotune.tuning.budget import (
     charge_us,
     price_steps,
 )
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 
 def record(ms: float, epoch: int = 0) -> StepRecord:

@@ -13,8 +13,8 @@ from autotune.space import PARAMETERS
 from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
 from autotune.tuning.changes import Apply, Done, Line, Progress
-from autotune.tuning.inert import without_operation
-from autotune.tuning.records import TunerSettings
+from autotune.tuning.exploring.inert import without_operation
+from autotune.tuning.steps.records import TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
 
 ONE_HOST = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autotune.tuning.records import TunerSettings
+from autotune.tuning.steps.records import TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.storage.contract import Fresh, Remembered
 from autotune.trial import CommParams, Gain, Trial
-from autotune.tuning.records import TunerSettings
+from autotune.tuning.steps.records import TunerSettings
 from autotune.tuning.tuner import Tuner
 from unit.autotune.conftest import INERT
 

@@ -13,7 +13,7 @@ from autotune.trial import Certificate, CommParams, SampleKind, TrialState
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import Identified
 from autotune.tuning.messages import reason_text
-from autotune.tuning.records import ResultCheck, TunerSettings
+from autotune.tuning.steps.records import ResultCheck, TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
 from unit.autotune.conftest import SURFACES
 

@@ -15,7 +15,7 @@ from autotune.storage import open_logs, read_log
 from autotune.storage.contract import RunInfo
 from autotune.trial import CommParams, Fingerprint, Sample, Trial
 from autotune.tuning.changes import Apply
-from autotune.tuning.records import TunerSettings
+from autotune.tuning.steps.records import TunerSettings
 from autotune.tuning.tuner import Tuner
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from autotune.trial import CommParams
-from autotune.tuning.attempt import NextTrial
 from autotune.tuning.changes import Apply, Done, Line
+from autotune.tuning.comparing.replay_check import ReplayCheck
 from autotune.tuning.events import Rejection
-from autotune.tuning.records import ResultCheck, TunerSettings
-from autotune.tuning.replay_check import ReplayCheck
+from autotune.tuning.exploring.attempt import NextTrial
+from autotune.tuning.steps.records import ResultCheck, TunerSettings
 from autotune.tuning.tuner import Phase
 
 GOOD = CommParams(fusion_threshold_bytes=2**20, cycle_time_ms=0.5)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.trial import Sample, SampleKind
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 MIN_WINDOW_US = 50_000.0
 SETTLE_STEPS = 2

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import (
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import (
     Window,
     headroom,
     is_hopeless,

@@ -12,7 +12,7 @@ from autotune.storage.contract import Fresh
 from autotune.trial import CommParams, RunState
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import Identified, RunFinished
-from autotune.tuning.records import StepRecord, TunerSettings
+from autotune.tuning.steps.records import StepRecord, TunerSettings
 from autotune.tuning.tuner import MOST_RETUNES, Phase, Tuner
 
 FIRST, SECOND = 7, 8

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from autotune.bayes import BayesianOptimizer, SearchSpace
 from autotune.trial import CommParams, Trial, TrialState
-from autotune.tuning.brackets import LogRatio
+from autotune.tuning.steps.brackets import LogRatio
 
 if TYPE_CHECKING:
     from autotune.storage.contract import Remembered

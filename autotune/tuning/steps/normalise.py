@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 REFERENCE_RECORDS = 5
 

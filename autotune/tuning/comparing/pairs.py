@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.trial import CommParams, Trial
-from autotune.tuning.brackets import Noise, pair_ratio
-from autotune.tuning.certify import PairedTest
 from autotune.tuning.changes import Apply
+from autotune.tuning.comparing.certify import PairedTest
 from autotune.tuning.inforce import InForce
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import MIN_WINDOW_US, SETTLE_STEPS, Reading, Window
+from autotune.tuning.steps.brackets import Noise, pair_ratio
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import MIN_WINDOW_US, SETTLE_STEPS, Reading, Window
 
 
 class PairedWindows:

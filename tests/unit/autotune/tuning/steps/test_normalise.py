@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.tuning.normalise import Normaliser
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.normalise import Normaliser
+from autotune.tuning.steps.records import StepRecord
 
 
 def record(ms: float, samples: int, *, count: int = 1, payload: int = 1000) -> StepRecord:

@@ -17,7 +17,7 @@ import numpy as np
 from autotune.bayes.encoding import FloatArray
 from autotune.costmodel import Machine, Predictor, Workload, matched
 from autotune.trial import CommParams
-from autotune.tuning.scoring import Reading
+from autotune.tuning.steps.scoring import Reading
 
 LATENCY_FACTORS = (1.0, 10.0, 0.1)
 """Rivals: links whose messages cost so many times what is typical beside their bytes."""

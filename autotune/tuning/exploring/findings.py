@@ -17,8 +17,8 @@ from autotune.bayes.prior import Prior
 from autotune.bayes.surrogate import Hyperparameters
 from autotune.storage.contract import Resume
 from autotune.trial import CommParams, Gain, Standing, Trial, TrialState
-from autotune.tuning.brackets import LogRatio
-from autotune.tuning.memory import WarmStart
+from autotune.tuning.exploring.memory import WarmStart
+from autotune.tuning.steps.brackets import LogRatio
 
 NOISY = 0.05
 """Noise of a reading that says nothing about itself."""

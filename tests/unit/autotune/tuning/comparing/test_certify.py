@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autotune.tuning.certify import (
+from autotune.tuning.comparing.certify import (
     ALPHA,
     FEWEST_PAIRS,
     MOST_AFTER_PROOF,

@@ -10,14 +10,19 @@ import numpy as np
 from autotune.bayes import BayesianOptimizer, Proposal, SearchSpace
 from autotune.trial import CommParams, Trial, TrialState
 from autotune.tuning.budget import price_steps
-from autotune.tuning.certify import FEWEST_PAIRS
+from autotune.tuning.comparing.certify import FEWEST_PAIRS
 from autotune.tuning.events import Plan
-from autotune.tuning.findings import Findings
-from autotune.tuning.memory import Recollection, WarmStart
-from autotune.tuning.records import TunerSettings
-from autotune.tuning.rereads import CONTENDER_READINGS, FEWEST_TRIALS, WORTH_READING, Rereads
-from autotune.tuning.scoring import SETTLE_STEPS
-from autotune.tuning.warmup import steps_per_sample, window_steps
+from autotune.tuning.exploring.findings import Findings
+from autotune.tuning.exploring.memory import Recollection, WarmStart
+from autotune.tuning.exploring.rereads import (
+    CONTENDER_READINGS,
+    FEWEST_TRIALS,
+    WORTH_READING,
+    Rereads,
+)
+from autotune.tuning.steps.records import TunerSettings
+from autotune.tuning.steps.scoring import SETTLE_STEPS
+from autotune.tuning.steps.warmup import steps_per_sample, window_steps
 
 WORTH_LOOKING = 0.006
 """Exploring ends when the next trial is expected to gain less than this."""

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from autotune.trial import CommParams, Trial
-from autotune.tuning.brackets import Noise
-from autotune.tuning.certify import PairedTest
+from autotune.tuning.comparing.certify import PairedTest
+from autotune.tuning.comparing.pairs import PairedWindows
 from autotune.tuning.inforce import InForce
-from autotune.tuning.pairs import PairedWindows
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import SETTLE_STEPS
+from autotune.tuning.steps.brackets import Noise
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import SETTLE_STEPS
 
 DEFAULT = Trial(trial_id=0, params=CommParams(), score=1.0)
 OTHER = Trial(trial_id=3, params=CommParams(cycle_time_ms=2), score=1.0)

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 IDENTIFY_STEPS = 5
 """Fewest steps of a kind (groups, where they take turns) by which it is recognised."""

@@ -12,16 +12,16 @@ import math
 
 from autotune.trial import CommParams, SampleKind, Trial, TrialState
 from autotune.tuning import messages
-from autotune.tuning.attempt import Attempt, NextTrial
-from autotune.tuning.brackets import Bracket, LogRatio
 from autotune.tuning.budget import STOP_RATIO, Account
 from autotune.tuning.changes import Progress
-from autotune.tuning.default import DefaultWindows
 from autotune.tuning.events import Events, Rejection
+from autotune.tuning.exploring.attempt import Attempt, NextTrial
+from autotune.tuning.exploring.default import DefaultWindows
+from autotune.tuning.exploring.search import Search
 from autotune.tuning.inforce import InForce
-from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import SETTLE_STEPS, Reading, Window, headroom, pool
-from autotune.tuning.search import Search
+from autotune.tuning.steps.brackets import Bracket, LogRatio
+from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import SETTLE_STEPS, Reading, Window, headroom, pool
 
 WORTH_HAVING = 0.01
 """Gains below this are not worth tuning for."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from autotune.tuning.brackets import Noise
 from autotune.tuning.inforce import InForce
-from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import MIN_WINDOW_US, SETTLE_STEPS, Reading, Window, pool
-from autotune.tuning.warmup import DEFAULT_SHARE, default_steps, steps_per_sample
+from autotune.tuning.steps.brackets import Noise
+from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import MIN_WINDOW_US, SETTLE_STEPS, Reading, Window, pool
+from autotune.tuning.steps.warmup import DEFAULT_SHARE, default_steps, steps_per_sample
 
 FINE, LONGEST = 0.08, 4.0
 """Windows grow, up to so many times, where a reading would be noisier than this."""

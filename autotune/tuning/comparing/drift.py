@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import step_us
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import step_us
 
 WINDOW_STEPS = 20
 WINDOW_US = 0.5e6

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from autotune.tuning.brackets import Bracket, Noise, jump, stretches, without_slow
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.brackets import Bracket, Noise, jump, stretches, without_slow
+from autotune.tuning.steps.records import StepRecord
 
 
 def records(times_ms) -> list[StepRecord]:

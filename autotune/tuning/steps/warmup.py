@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-from autotune.tuning.identify import IDENTIFY_STEPS
-from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import MIN_WINDOW_US, Window, is_stationary
+from autotune.tuning.steps.identify import IDENTIFY_STEPS
+from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import MIN_WINDOW_US, Window, is_stationary
 
 DEFAULT_STEPS_PER_SAMPLE = 10
 TYPICAL_WINDOWS = 3

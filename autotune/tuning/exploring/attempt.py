@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.trial import CommParams, Trial
-from autotune.tuning.brackets import Bracket
 from autotune.tuning.budget import Account
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import Reading, Window, is_hopeless, step_us
+from autotune.tuning.steps.brackets import Bracket
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import Reading, Window, is_hopeless, step_us
 
 STEPS_IN_FLIGHT = 2
 """Steps that are still made under a setting after it was given up, at most."""

@@ -19,16 +19,16 @@ from autotune.space import Value
 from autotune.storage.contract import Start
 from autotune.trial import CommParams, Trial
 from autotune.tuning import messages
-from autotune.tuning.brackets import Noise
-from autotune.tuning.certify import FEWEST_PAIRS, LARGEST, PairedTest
 from autotune.tuning.changes import Done
+from autotune.tuning.comparing.certify import FEWEST_PAIRS, LARGEST, PairedTest
+from autotune.tuning.comparing.pairs import PairedWindows
 from autotune.tuning.events import Event, Events, Plan
-from autotune.tuning.identify import Identifier
 from autotune.tuning.inforce import InForce
-from autotune.tuning.pairs import PairedWindows
-from autotune.tuning.records import ResultCheck, StepRecord, TunerSettings
-from autotune.tuning.scoring import SETTLE_STEPS, is_usable
-from autotune.tuning.warmup import Warmup, steps_per_sample, window_steps
+from autotune.tuning.steps.brackets import Noise
+from autotune.tuning.steps.identify import Identifier
+from autotune.tuning.steps.records import ResultCheck, StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import SETTLE_STEPS, is_usable
+from autotune.tuning.steps.warmup import Warmup, steps_per_sample, window_steps
 
 MOST_STARTS = 4
 """Times that a check begins: anew where the training step has become another one."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from autotune.tuning.identify import (
+from autotune.tuning.steps.identify import (
     FOUND_STEPS,
     IDENTIFY_STEPS,
     LONGEST_GROUP,
@@ -16,7 +16,7 @@ from autotune.tuning.identify import (
     RECENT_STEPS,
     Identifier,
 )
-from autotune.tuning.records import StepRecord
+from autotune.tuning.steps.records import StepRecord
 
 A, B, C, LOOP, EVALUATION = 1, 2, 3, 8, 9
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autotune.trial import Trial
-from autotune.tuning.findings import CONFIRMED, Findings
-from autotune.tuning.memory import WarmStart
+from autotune.tuning.exploring.findings import CONFIRMED, Findings
+from autotune.tuning.exploring.memory import WarmStart
 
 FEWEST_TRIALS = 6
 """Trials of a search, at least: before them no setting is confirmed."""

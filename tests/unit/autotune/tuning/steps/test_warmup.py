@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.tuning.records import StepRecord, TunerSettings
-from autotune.tuning.scoring import Window
-from autotune.tuning.warmup import (
+from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import Window
+from autotune.tuning.steps.warmup import (
     MOST_WINDOWS,
     Warmup,
     steps_to_first_sample,

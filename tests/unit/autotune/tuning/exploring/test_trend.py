@@ -5,8 +5,8 @@ import pytest
 
 from autotune.costmodel import Link, Machine, Workload, predict
 from autotune.trial import CommParams
-from autotune.tuning.scoring import Reading
-from autotune.tuning.trend import LATENCY_FACTORS, PhysicsTrend
+from autotune.tuning.exploring.trend import LATENCY_FACTORS, PhysicsTrend
+from autotune.tuning.steps.scoring import Reading
 
 DEFAULT = CommParams()
 SIZES = [150_000] * 40

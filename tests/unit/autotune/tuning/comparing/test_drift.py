@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from autotune.tuning.drift import DRIFTED_WINDOWS, WINDOW_STEPS, DriftDetector
-from autotune.tuning.records import StepRecord
+from autotune.tuning.comparing.drift import DRIFTED_WINDOWS, WINDOW_STEPS, DriftDetector
+from autotune.tuning.steps.records import StepRecord
 
 
 def record(ms: float) -> StepRecord:

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from autotune.trial import CommParams
-from autotune.tuning.certify import FEWEST_PAIRS, PairedTest
 from autotune.tuning.changes import Apply, Done, Line
-from autotune.tuning.records import ResultCheck, TunerSettings
-from autotune.tuning.replay_check import MOST_PAIRS, MOST_STARTS, ReplayCheck, ReplayTest
+from autotune.tuning.comparing.certify import FEWEST_PAIRS, PairedTest
+from autotune.tuning.comparing.replay_check import MOST_PAIRS, MOST_STARTS, ReplayCheck, ReplayTest
+from autotune.tuning.steps.records import ResultCheck, TunerSettings
 from unit.autotune.conftest import SURFACES
 
 GOOD = CommParams(fusion_threshold_bytes=2**20, cycle_time_ms=0.5)

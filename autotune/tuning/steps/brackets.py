@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.tuning.records import StepRecord
-from autotune.tuning.scoring import CORRELATION, slow_mask, step_us, variance_factor
+from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import CORRELATION, slow_mask, step_us, variance_factor
 
 FEWEST_IN_STRETCH = 3
 """Records of a stretch, at least: one or two slow steps are no change of speed."""

@@ -1,0 +1,1 @@
+"""Two settings in pairs of windows: the certificate, a replayed result, drift."""

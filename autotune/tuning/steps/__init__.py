@@ -1,0 +1,1 @@
+"""What a training step is, and what windows of steps show."""
