@@ -49,8 +49,6 @@ class Options:
     params: Params
     rank: int
     size: int
-    mpi_comm: int
-    """MPI_Comm as an address (``mpi4py.MPI._handleof``); 0 with size 1. Owned by the engine."""
     host_of_rank: list[int]
     host_names: list[str]
     """Number of each rank's host, counted from 0; ranks of one host can share memory."""
@@ -80,6 +78,25 @@ class Rendezvous:
     def __init__(self, key: bytes) -> None: ...
     @property
     def address(self) -> str: ...
+
+class Transport:
+    """What moves the data of a job: messages between its ranks, for one rank of it.
+
+    An engine keeps it alive. One engine at a time may use it.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+def mpi_transport(comm: int) -> Transport:
+    """**Local.** Return a transport over MPI.
+
+    Args:
+        comm: MPI_Comm as an address (``mpi4py.MPI._handleof``), whose messages are all the
+            transport's; it must not be freed while the transport lives.
+    """
 
 class StepRecord:
     """Field for field autotune.service.protocol.StepRecord."""
@@ -202,12 +219,19 @@ class Runner:
 
 class Engine:
     def __init__(
-        self, options: Options, rendezvous: Rendezvous | None, address: str, key: bytes
+        self,
+        options: Options,
+        rendezvous: Rendezvous | None,
+        address: str,
+        key: bytes,
+        transport: Transport | None = None,
     ) -> None:
         """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
 
-        ``key`` is that of the rendezvous. Who does not have it is no rank.
-        Raises EngineError when a rank does not connect within 60 s.
+        ``key`` is that of the rendezvous. Who does not have it is no rank. ``transport``: of this
+        rank; None with size 1.
+        Raises EngineError when a rank does not connect within 60 s; InvalidRequest when the
+        transport is of another rank or size than the options.
         """
 
     def use_device(

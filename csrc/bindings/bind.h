@@ -5,8 +5,9 @@
 
 namespace autotune {
 
-void bind_values(pybind11::module_& module);      // Params, Options, StepRecord, errors, MPI facts
+void bind_values(pybind11::module_& module);      // Params, Options, StepRecord, errors
 void bind_operations(pybind11::module_& module);  // Kind, Prepared, ..., TensorReader, Runner
+void bind_transport(pybind11::module_& module);   // Transport, MPI facts
 void bind_engine(pybind11::module_& module);      // Rendezvous, Engine
 
 }  // namespace autotune

@@ -10,7 +10,6 @@
 #include "bindings/options.h"
 #include "comm/choose.h"
 #include "comm/choose_device.h"
-#include "comm/mpi/mpi_point_to_point.h"
 #include "common/errors.h"
 #include "common/log.h"
 #include "control/control.h"
@@ -37,7 +36,8 @@ std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendez
 }
 
 std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
-                                    const std::string& address, const std::string& key) {
+                                    const std::string& address, const std::string& key,
+                                    std::shared_ptr<PointToPoint> transport) {
   configure_log(static_cast<LogLevel>(options.log_level), options.rank);
   EngineOptions engine_options{options.params,
                                options.thread_affinity,
@@ -48,9 +48,13 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                                options.timeline_clock,
                                options.disable_group_fusion,
                                options.host_names};
+  if ((transport ? transport->size() : 1) != options.size ||
+      (transport && transport->rank() != options.rank)) {
+    throw InvalidRequest("expected a transport of rank " + std::to_string(options.rank) + " of " +
+                         std::to_string(options.size) +
+                         (transport ? ", got another one" : ", got none"));
+  }
   auto control = connect(options, rendezvous, address, key);
-  std::shared_ptr<PointToPoint> transport;
-  if (options.size > 1) transport = make_mpi_point_to_point(options.mpi_comm);
   return std::make_unique<Engine>(engine_options, std::move(control),
                                   communicator_factory(std::move(transport), options.host_of_rank));
 }
@@ -116,7 +120,7 @@ void bind_engine(py::module_& module) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<Engine>(module, "Engine")
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, "key"_a,
-           Unlocked())
+           "transport"_a.none(true) = nullptr, Unlocked())
       .def("start", &start, "kind"_a, "name"_a, "input"_a, "output"_a, "shape"_a, "stream"_a = 0,
            "splits"_a = std::vector<int64_t>{})
       .def("start_prepared", &start_prepared, "operation"_a, "input"_a, "output"_a, "stream"_a = 0)

@@ -7,11 +7,9 @@
 #include "bindings/bind.h"
 #include "bindings/options.h"
 #include "comm/choose_device.h"
-#include "comm/mpi/mpi_point_to_point.h"
 #include "comm/p2p/p2p_communicator.h"
 #include "common/errors.h"
 #include "common/message_format.h"
-#include "common/message_memory.h"
 #include "common/types.h"
 #include "engine/execute/host_executor.h"
 #include "engine/submission/steps.h"
@@ -63,7 +61,6 @@ void bind_values(py::module_& module) {
       .def_readwrite("params", &Options::params)
       .def_readwrite("rank", &Options::rank)
       .def_readwrite("size", &Options::size)
-      .def_readwrite("mpi_comm", &Options::mpi_comm)
       .def_readwrite("host_of_rank", &Options::host_of_rank)
       .def_readwrite("host_names", &Options::host_names)
       .def_readwrite("thread_affinity", &Options::thread_affinity)
@@ -102,9 +99,6 @@ void bind_values(py::module_& module) {
   module.attr("MESSAGE_FORMAT") = message_format;
   module.def("nccl_version", &nccl_version);
   module.def("cuda_version", &cuda_version);
-  module.def("mpi_library", &mpi_library_path);
-  module.def("mpi_library_version", &mpi_library_version);
-  module.def("messages_were_left_behind", [] { return messages_were_left_behind.load(); });
 }
 
 }  // namespace autotune

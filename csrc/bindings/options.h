@@ -14,7 +14,6 @@ struct Options {
   Params params;
   int rank = 0;
   int size = 1;
-  std::uintptr_t mpi_comm = 0;
   std::vector<int> host_of_rank;        // hosts are numbered from 0
   std::vector<std::string> host_names;  // by rank, for people
   int thread_affinity = -1;

@@ -295,7 +295,6 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     alone = topology.size == 1
     options.host_of_rank = list(topology.hosts)
     options.host_names = list(topology.host_names)
-    options.mpi_comm = 0 if alone else start.mpi._handleof(start.communicator)
     options.thread_affinity = _core(parsed, topology)
     stall_check = not parsed["HOROVOD_STALL_CHECK_DISABLE"]
     options.stall_warning_seconds = parsed["HOROVOD_STALL_CHECK_TIME_SECONDS"] * stall_check
@@ -306,7 +305,8 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     key = secret.job_key(start.communicator, parsed[secret.ENV])
     rendezvous = _engine.Rendezvous(key) if topology.rank == 0 and not alone else None
     address = start.communicator.bcast(rendezvous.address if rendezvous else "", root=0)
-    return _engine.Engine(options, rendezvous, address, key)
+    transport = None if alone else _engine.mpi_transport(start.mpi._handleof(start.communicator))
+    return _engine.Engine(options, rendezvous, address, key, transport)
 
 
 def _set_timeline(options: _engine.Options, start: Start, parsed: Settings) -> None:
