@@ -18,8 +18,8 @@ from typing import Any
 
 from horovod import _engine
 from horovod.common import cuda_libraries, mpi, operation, timeline
+from horovod.common.launched import singleton_error
 from horovod.common.settings import Settings
-from horovod.common.singleton import singleton_error
 from horovod.common.starting import Job, Start, TunerLink, start_job
 
 logger = logging.getLogger("horovod")
