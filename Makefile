@@ -1,5 +1,5 @@
-# make setup | demo | test | test-unit | test-engine | test-parallel | test-e2e | test-cluster | test-chaos
-#      test-gpu | test-sites | sanitize | lint | format | clean
+# make setup | demo | test | test-unit | test-simulated | test-engine | test-parallel | test-e2e | test-cluster
+#      test-chaos | test-gpu | test-sites | sanitize | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -21,7 +21,7 @@ ENGINE_SOURCES := $(shell find csrc core/build_backend -name '*.cc' -o -name '*.
 PACKAGES := $(shell find autotune core/horovod -name __init__.py)
 
 .PHONY: setup demo test lint format clean
-.PHONY: sanitize test-sites test-unit test-engine test-parallel test-e2e test-cluster test-chaos test-gpu
+.PHONY: sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -49,7 +49,7 @@ test: setup
 lint: setup
 	$(BIN)/python tests/run_tiers.py lint
 
-test-unit test-engine test-parallel test-e2e test-cluster test-chaos test-gpu: test-%: setup
+test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu: test-%: setup
 	$(BIN)/python tests/run_tiers.py $*
 
 # Not part of `make test`: builds and installs the package once per MPI (see tests/sites).

@@ -40,6 +40,7 @@ class Tier:
 TIERS = (
     Tier(name="lint", missing=needs.nothing, run=commands.lint),
     Tier(name="unit", missing=needs.tests("unit"), run=commands.unit),
+    Tier(name="simulated", missing=needs.tests("simulated"), run=commands.simulated),
     Tier(name="engine", missing=needs.tests("engine", "*.cc"), run=commands.engine),
     Tier(name="parallel", missing=needs.tests("parallel"), run=commands.parallel),
     Tier(name="e2e", missing=needs.tests("e2e"), run=commands.e2e),

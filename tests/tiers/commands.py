@@ -77,9 +77,17 @@ def pytest(folder: str, environ: Environ, limit_s: float, *options: str) -> Coun
 
 
 def unit(environ: Environ) -> Counts:
-    """Run tests/unit on up to four cores; a core that is through takes tests from another."""
+    return _on_all_cores("unit", environ)
+
+
+def simulated(environ: Environ) -> Counts:
+    return _on_all_cores("simulated", environ)
+
+
+def _on_all_cores(folder: str, environ: Environ) -> Counts:
+    """Run tests/``folder`` on up to four cores; one that is through takes tests from another."""
     cores = min(4, os.cpu_count() or 1)
-    return pytest("unit", environ, 300, "-n", str(cores), "--dist", "worksteal")
+    return pytest(folder, environ, 300, "-n", str(cores), "--dist", "worksteal")
 
 
 def e2e(environ: Environ) -> Counts:

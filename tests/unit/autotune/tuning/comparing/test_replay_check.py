@@ -12,7 +12,7 @@ from autotune.tuning.changes import Apply, Done, Line
 from autotune.tuning.comparing.certify import FEWEST_PAIRS, PairedTest
 from autotune.tuning.comparing.replay_check import MOST_PAIRS, MOST_STARTS, ReplayCheck, ReplayTest
 from autotune.tuning.steps.records import ResultCheck, TunerSettings
-from unit.autotune.conftest import SURFACES
+from simulated.job import SURFACES
 
 GOOD = CommParams(fusion_threshold_bytes=2**20, cycle_time_ms=0.5)
 BAD = CommParams(cycle_time_ms=50.0)

@@ -79,7 +79,7 @@ from autotune.tuning.changes import Line, Progress  # noqa: E402
 from autotune.tuning.events import Entry  # noqa: E402
 from autotune.tuning.steps.records import TunerSettings  # noqa: E402
 from autotune.tuning.tuner import Tuner  # noqa: E402
-from unit.autotune.conftest import Job  # noqa: E402
+from simulated.job import Job  # noqa: E402
 
 
 def waiting_ms(params: object) -> float:

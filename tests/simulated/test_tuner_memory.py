@@ -8,7 +8,7 @@ from autotune.storage.contract import Fresh, Remembered
 from autotune.trial import CommParams, Gain, Trial
 from autotune.tuning.steps.records import TunerSettings
 from autotune.tuning.tuner import Tuner
-from unit.autotune.conftest import INERT
+from simulated.job import INERT
 
 BEST = CommParams(fusion_threshold_bytes=2**20, cycle_time_ms=0.5)
 

@@ -19,7 +19,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What the program has printed."""
     path = tmp_path_factory.mktemp("made_up") / "log.csv"
     program = (
-        f"import sys, runpy; sys.path.insert(0, {str(HERE.parents[1])!r}); "
+        f"import sys, runpy; sys.path.insert(0, {str(HERE.parent)!r}); "
         f"sys.argv = ['made_up', {str(path)!r}]; "
         f"runpy.run_path({str(HERE / 'made_up_table.py')!r}, run_name='__main__')"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -173,7 +174,10 @@ def lived(job) -> Lived:
 
 def nice_values(pid):
     """Return the nice values of the threads of a process."""
-    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    stats = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            stats.append((task / "stat").read_text())
     return {int(stat.rsplit(")", 1)[1].split()[16]) for stat in stats}
 
 

@@ -15,7 +15,7 @@ from autotune.tuning.events import Identified
 from autotune.tuning.messages import reason_text
 from autotune.tuning.steps.records import ResultCheck, TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
-from unit.autotune.conftest import SURFACES
+from simulated.job import SURFACES
 
 ONE_HOST = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
 
