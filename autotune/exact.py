@@ -51,7 +51,7 @@ def value_text(parameter: Parameter, value: Value) -> str:
     if parameter.type is bool:
         text = "on" if value else "off"
     elif parameter.zero_is_special and not value:
-        text = "off"
+        text = parameter.zero_word
     else:
         text = f"{rounded_shown(parameter, value, 4)} {parameter.shown_unit}".rstrip()
     return f"{parameter.word} {text}"

@@ -14,16 +14,15 @@ from typing import Any
 
 from autotune.errors import InvalidSettingError, LogError
 from autotune.exact import exact_shown, value_text
-from autotune.space import BY_NAME, PARAMETERS
+from autotune.space import HOROVOD
 from autotune.storage.reader import LogView, read_log
 from autotune.storage.standing import certified_gain
-from autotune.trial import CommParams, Gain, reading_order
+from autotune.tables import settings_of
+from autotune.trial import Gain, Setting
 
 SCORE_UNIT = "bytes/us, higher is better"
 NOT_COMPARED = "not compared yet"
 """Said of a gain until the comparison in pairs: an estimate with a nominal 90 % interval."""
-ORDER = reading_order()
-"""The parameters in the order in which people read them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,27 +42,28 @@ class Result:
         warnings: Sentences for people, from reading the log.
     """
 
-    params: CommParams
+    params: Setting
     score: float | None = None
     finished: bool = True
     gain: tuple[float, float, float] | None = None
     certified: bool | None = None
-    promising: CommParams | None = None
+    promising: Setting | None = None
     job: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
-def environment(params: CommParams) -> dict[str, str]:
+def environment(params: Setting) -> dict[str, str]:
     """Return {environment variable: text} that puts ``params`` in force."""
     return {
-        parameter.env: parameter.format(getattr(params, parameter.name)) for parameter in PARAMETERS
+        parameter.env: parameter.format(getattr(params, parameter.name))
+        for parameter in params.table.parameters
     }
 
 
-def launcher_values(params: CommParams) -> dict[str, str | bool]:
+def launcher_values(params: Setting) -> dict[str, str | bool]:
     """Return the values as the launcher's flags and config file take them: MiB, ms, entries."""
     values: dict[str, str | bool] = {}
-    for parameter in ORDER:
+    for parameter in params.reading_order():
         value = getattr(params, parameter.name)
         is_switch = parameter.type is bool
         values[parameter.name] = bool(value) if is_switch else exact_shown(parameter, value)
@@ -90,10 +90,10 @@ def interval_text(gain: Gain, *, unit: str = "") -> str:
     return f"{estimate}{unit} ({low} to {high})"
 
 
-def setting_text(params: CommParams, *, beside: CommParams) -> str:
+def setting_text(params: Setting, *, beside: Setting) -> str:
     """Return in what a setting differs from another: ``fusion 4 MiB, cycle 0.5 ms``."""
     values, other = params.as_dict(), beside.as_dict()
-    changed = [one for one in ORDER if values[one.name] != other[one.name]]
+    changed = [one for one in params.reading_order() if values[one.name] != other[one.name]]
     return ", ".join(value_text(parameter, values[parameter.name]) for parameter in changed)
 
 
@@ -204,7 +204,8 @@ def _read_saved(path: str) -> Result | None:
 
 
 def _from_json(content: Mapping[str, Any]) -> Result:
-    params = CommParams.from_dict({name: content[name] for name in BY_NAME})
+    kind = settings_of(content.get("table", HOROVOD.name))
+    params = kind.from_dict({name: content[name] for name in kind.table.by_name})
     names: Sequence[str] = ("gain", "gain_low", "gain_high")
     gain = tuple(float(content[name]) for name in names) if "gain" in content else None
     score, job, promising = content.get("score"), content.get("job", {}), content.get("promising")
@@ -216,6 +217,6 @@ def _from_json(content: Mapping[str, Any]) -> Result:
         finished=content.get("finished") is True,
         gain=gain,  # type: ignore[arg-type]
         certified=content.get("certified"),
-        promising=None if promising is None else CommParams.from_dict(promising),
+        promising=None if promising is None else kind.from_dict(promising),
         job=dict(job),
     )

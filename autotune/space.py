@@ -1,7 +1,8 @@
 """The table of communication parameters: one row per parameter, the single source of every name.
 
 Environment variables, launcher flags, CSV columns, SQLite columns, defaults and bounds all come
-from ``PARAMETERS``. Two domains are kept apart:
+from a ``Table``. The one here is that of the runtime ``horovod``; what else is tuned has a table of
+its own in ``autotune.tables``. Two domains are kept apart:
 
 * the *valid* domain is what a user may set and what a foreign log may hold;
 * the *search* domain is what the tuner proposes; it contains the default.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from autotune.errors import InvalidSettingError
@@ -36,7 +38,8 @@ class Parameter:
         valid_low, valid_high: Closed valid domain, in ``unit``.
         search_low, search_high: Closed search domain, in ``unit``.
         scale: How the search domain is mapped to [0, 1].
-        zero_is_special: 0 is a search point of its own beside the range ("off").
+        zero_is_special: 0 is a search point of its own beside the range.
+        zero_word: What people call it in a sentence ("cache off").
         saturates_at: What a job has a number of, from which on larger values behave alike:
             "tensors" of a training step, or its "payload" in bytes; None: they never do.
         word: What people call it in a sentence ("fusion 16 MiB").
@@ -58,6 +61,7 @@ class Parameter:
     search_high: float
     scale: Scale
     zero_is_special: bool = False
+    zero_word: str = "off"
     saturates_at: Literal["tensors", "payload"] | None = None
     word: str
     shown_unit: str = ""
@@ -136,6 +140,35 @@ class Parameter:
             f"{name}: expected {self.unit if self.type is bool else expected}, got {value!r}; "
             f"unset it to let the tuner choose (default {self.format(self.default)})"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The parameters of one adapter: of what the tuner's settings are made there.
+
+    Attributes:
+        name: What logs and messages of the protocol call it.
+        parameters: Its rows, in the order of the CSV's columns.
+        formats: Formats of ``autotune best`` that put such a setting in force; () : all of them
+            but those that other tables name.
+        outside: What the table's settings are put in force with, for a sentence that refuses
+            another format.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    formats: tuple[str, ...] = ()
+    outside: str = ""
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """{name: row}."""
+        return {parameter.name: parameter for parameter in self.parameters}
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the CSV."""
+        return (*(parameter.column for parameter in self.parameters), "score")
 
 
 PARAMETERS: tuple[Parameter, ...] = (
@@ -227,3 +260,5 @@ PARAMETERS: tuple[Parameter, ...] = (
 
 BY_NAME: dict[str, Parameter] = {parameter.name: parameter for parameter in PARAMETERS}
 BY_ENV: dict[str, Parameter] = {parameter.env: parameter for parameter in PARAMETERS}
+HOROVOD = Table(name="horovod", parameters=PARAMETERS)
+"""The table of the runtime ``horovod``."""

@@ -1,6 +1,6 @@
 """Frozen values that the tuner, the logs and the runtime exchange; validated at construction.
 
-Vocabulary: a *parameter setting* (``CommParams``) is tried in a *trial*; a trial is read in one or
+Vocabulary: a *parameter setting* (``Setting``) is tried in a *trial*; a trial is read in one or
 more *samples* (windows of whole training steps); the value of a sample is its *score* in bytes/us,
 higher is better. The *epoch* counts parameter changes of one job, so every step belongs to exactly
 one setting.
@@ -11,20 +11,75 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
 
 from autotune.errors import InvalidSettingError
-from autotune.space import BY_NAME, PARAMETERS, Parameter, Value
+from autotune.space import BY_NAME, HOROVOD, Parameter, Table, Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommParams:
-    """One full setting of the communication parameters.
+class Setting:
+    """One full setting of the parameters of a table; a subclass has a field for each of them.
+
+    Fields stand in the order in which people read them.
+
+    Attributes:
+        table: The table.
 
     Raises:
         InvalidSettingError: A value is outside its parameter's valid domain.
     """
+
+    table: ClassVar[Table]
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            checked = self.table.by_name[one.name].check(getattr(self, one.name))
+            object.__setattr__(self, one.name, checked)
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return {parameter name: value} in the order of the table (JSON-safe types)."""
+        return {row.name: getattr(self, row.name) for row in self.table.parameters}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the setting with ``values`` over the defaults.
+
+        Raises:
+            InvalidSettingError: An unknown name or a value outside its domain.
+        """
+        known = cls.table.by_name
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise InvalidSettingError(
+                f"unknown parameter {unknown[0]!r}: expected one of {', '.join(known)}"
+            )
+        return cls(**values)
+
+    def with_values(self, values: Mapping[str, Value]) -> Self:
+        """Return this setting with some values replaced."""
+        return replace(self, **values)
+
+    @classmethod
+    def reading_order(cls) -> tuple[Parameter, ...]:
+        """Return the table in the order in which people read a setting: that of its fields."""
+        return tuple(cls.table.by_name[one.name] for one in fields(cls))
+
+    @property
+    def as_engine(self) -> CommParams | None:
+        """The setting of this package's engine that costs about the same; None: there is none.
+
+        It is what the cost model is asked about.
+        """
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommParams(Setting):
+    """One full setting of the communication parameters of the runtime ``horovod``."""
+
+    table: ClassVar[Table] = HOROVOD
 
     fusion_threshold_bytes: int = int(BY_NAME["fusion_threshold_bytes"].default)
     cycle_time_ms: float = float(BY_NAME["cycle_time_ms"].default)
@@ -32,37 +87,10 @@ class CommParams:
     hierarchical_allreduce: bool = bool(BY_NAME["hierarchical_allreduce"].default)
     hierarchical_allgather: bool = bool(BY_NAME["hierarchical_allgather"].default)
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            checked = BY_NAME[field.name].check(getattr(self, field.name))
-            object.__setattr__(self, field.name, checked)
-
-    def as_dict(self) -> dict[str, Value]:
-        """Return {parameter name: value} in the order of ``PARAMETERS`` (JSON-safe types)."""
-        return {parameter.name: getattr(self, parameter.name) for parameter in PARAMETERS}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CommParams:
-        """Return the setting with ``values`` over the defaults.
-
-        Raises:
-            InvalidSettingError: An unknown name or a value outside its domain.
-        """
-        unknown = sorted(set(values) - set(BY_NAME))
-        if unknown:
-            raise InvalidSettingError(
-                f"unknown parameter {unknown[0]!r}: expected one of {', '.join(BY_NAME)}"
-            )
-        return cls(**values)
-
-    def with_values(self, values: Mapping[str, Value]) -> CommParams:
-        """Return this setting with some values replaced."""
-        return replace(self, **values)  # type: ignore[arg-type]
-
-
-def reading_order() -> tuple[Parameter, ...]:
-    """Return the table in the order in which people read a setting: that of its fields."""
-    return tuple(BY_NAME[field.name] for field in fields(CommParams))
+    @property
+    def as_engine(self) -> CommParams:
+        """This setting."""
+        return self
 
 
 class TrialState(enum.StrEnum):
@@ -160,7 +188,7 @@ class Trial:
     """
 
     trial_id: int
-    params: CommParams
+    params: Setting
     state: TrialState = TrialState.COMPLETE
     score: float
     gain: Gain | None = None
@@ -226,6 +254,8 @@ class Fingerprint:
         size, local_size, cross_size: Ranks of the job, on this host, hosts.
         versions: Versions that matter ({"hvd-autotune": ..., "mpi": ...}).
         fixed: Parameters that the user set explicitly.
+        table: Name of the table of parameters.
+        baseline: What the script itself sets, where that is explored: trial 0 differs with it.
     """
 
     tensors: tuple[tuple[str, int], ...]
@@ -234,10 +264,20 @@ class Fingerprint:
     cross_size: int
     versions: Mapping[str, str]
     fixed: Mapping[str, Value]
+    table: str = HOROVOD.name
+    baseline: Mapping[str, Value] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON-safe content; equal fingerprints give equal dictionaries."""
+        """Return JSON-safe content; equal fingerprints give equal dictionaries.
+
+        A job of the runtime ``horovod`` has neither table nor baseline in it, as ever.
+        """
         content = asdict(self)
+        if self.table == HOROVOD.name:
+            del content["table"]
+        content["baseline"] = dict(sorted(self.baseline.items()))
+        if not self.baseline:
+            del content["baseline"]
         content["tensors"] = [list(entry) for entry in self.tensors]
         content["versions"] = dict(sorted(self.versions.items()))
         content["fixed"] = dict(sorted(self.fixed.items()))

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.space import PARAMETERS, Parameter, Value
-from autotune.trial import CommParams
+from autotune.space import Parameter, Value
+from autotune.trial import Setting
 
 FloatArray = NDArray[np.float64]
 
@@ -142,12 +142,12 @@ class SearchSpace:
 
     def __init__(
         self,
-        default: CommParams,
+        default: Setting,
         *,
         frozen: Collection[str] = (),
         tensors: int = 0,
         payload: int = 0,
-        parameters: Sequence[Parameter] = PARAMETERS,
+        parameters: Sequence[Parameter] | None = None,
     ) -> None:
         """Build the grid.
 
@@ -157,13 +157,13 @@ class SearchSpace:
             frozen: Names of parameters that stay as in ``default`` (set explicitly, or inert).
             tensors: Collectives in one training step; 0: unknown.
             payload: Bytes of one training step; 0: unknown.
-            parameters: The table.
+            parameters: Those that may be explored; None: all of the setting's table.
         """
         self.default = default
         values = default.as_dict()
         every = (
             dimension(p, default=values[p.name], tensors=tensors, payload=payload)
-            for p in parameters
+            for p in (default.table.parameters if parameters is None else parameters)
             if p.name not in frozen
         )
         self.dimensions = tuple(entry for entry in every if len(entry.values) > 1)
@@ -181,12 +181,12 @@ class SearchSpace:
         """Names of the free parameters."""
         return tuple(entry.parameter.name for entry in self.dimensions)
 
-    def encode(self, params: CommParams) -> FloatArray:
+    def encode(self, params: Setting) -> FloatArray:
         """Return ``params`` as a point ``(d,)`` of the unit cube."""
         values = params.as_dict()
         return np.array([d.coordinate(values[d.parameter.name]) for d in self.dimensions])
 
-    def decode(self, index: int) -> CommParams:
+    def decode(self, index: int) -> Setting:
         """Return the setting of row ``index`` of ``candidates``."""
         shape = tuple(len(entry.values) for entry in self.dimensions)
         position = np.unravel_index(index, shape) if shape else ()
@@ -196,7 +196,7 @@ class SearchSpace:
         }
         return self.default.with_values(chosen)
 
-    def untried(self, tried: Sequence[CommParams]) -> NDArray[np.intp]:
+    def untried(self, tried: Sequence[Setting]) -> NDArray[np.intp]:
         """Return the rows of ``candidates`` that behave like none of ``tried``."""
         free = np.ones(len(self.candidates), dtype=bool)
         for params in tried:

@@ -25,7 +25,7 @@ from autotune.bayes.surrogate import (
     typical,
     unrelated,
 )
-from autotune.trial import CommParams
+from autotune.trial import Setting
 
 WORST_RATIO = 10.0
 """Anything worse than a tenth of the best is only "bad"."""
@@ -58,7 +58,7 @@ class Proposal:
         worst_ratio: Step time over the default's that it may turn out to have.
     """
 
-    params: CommParams
+    params: Setting
     improvement: float
     worst_ratio: float = 1.0
 
@@ -73,7 +73,7 @@ class Incumbent:
         std: Standard deviation of the logarithm of ``1 + gain``.
     """
 
-    params: CommParams
+    params: Setting
     gain: float
     std: float
 
@@ -87,7 +87,7 @@ class Simplified:
         no_effect: Names of the parameters that were put back to their defaults, in that order.
     """
 
-    params: CommParams
+    params: Setting
     no_effect: tuple[str, ...]
 
 
@@ -95,7 +95,7 @@ class Simplified:
 class Told:
     """One reading of a setting: log ratio of its score over the default's, and its variance."""
 
-    params: CommParams
+    params: Setting
     log_ratio: float
     variance: float
     is_hearsay: bool = False
@@ -181,10 +181,10 @@ class BayesianOptimizer:
         self._latest: tuple[tuple[object, ...], Mixture] | None = None
         self._told: list[Told] = []
         self._forgotten: set[int] = set()
-        self._rejected: list[CommParams] = []
+        self._rejected: list[Setting] = []
 
     @property
-    def tried(self) -> list[CommParams]:
+    def tried(self) -> list[Setting]:
         """Different settings that were told, in the order of their first reading."""
         return list(dict.fromkeys(one.params for one in self._told if not one.is_hearsay))
 
@@ -205,7 +205,7 @@ class BayesianOptimizer:
 
     def tell(
         self,
-        params: CommParams,
+        params: Setting,
         log_ratio: float,
         variance: float | None = None,
         *,
@@ -238,14 +238,14 @@ class BayesianOptimizer:
         told = self._reading(known.params, log_ratio, variance)
         self._told[index] = replace(told, is_hearsay=known.is_hearsay)
 
-    def _reading(self, params: CommParams, log_ratio: float, variance: float | None) -> Told:
+    def _reading(self, params: Setting, log_ratio: float, variance: float | None) -> Told:
         known = self.noise**2 if variance is None else variance
         if not math.isfinite(known):
             known = LARGEST_VARIANCE
         known = min(max(known, SMALLEST_VARIANCE), LARGEST_VARIANCE)
         return Told(params=params, log_ratio=log_ratio, variance=known)
 
-    def reject(self, params: CommParams) -> None:
+    def reject(self, params: Setting) -> None:
         """Record that ``params`` (wrong results, no score) must never be the incumbent."""
         self._rejected.append(params)
         if params not in self.tried:
@@ -285,9 +285,7 @@ class BayesianOptimizer:
 
     # ---- asking ---------------------------------------------------------------------------------
 
-    def ask(
-        self, pending: Sequence[CommParams] = (), price: Price | None = None
-    ) -> Proposal | None:
+    def ask(self, pending: Sequence[Setting] = (), price: Price | None = None) -> Proposal | None:
         """Return the next setting, or None when every setting was tried.
 
         Args:
@@ -298,7 +296,7 @@ class BayesianOptimizer:
         return next(iter(self.ask_many(pending, price, 1)), None)
 
     def ask_many(
-        self, pending: Sequence[CommParams] = (), price: Price | None = None, count: int = 1
+        self, pending: Sequence[Setting] = (), price: Price | None = None, count: int = 1
     ) -> list[Proposal]:
         """Return the next ``count`` settings, or fewer where all others were tried.
 
@@ -325,13 +323,13 @@ class BayesianOptimizer:
         believed = [params for params in taken if params not in self.tried]
         return result + self._ask_surrogate(free, believed, price, count - len(result))
 
-    def proposal(self, params: CommParams) -> Proposal:
+    def proposal(self, params: Setting) -> Proposal:
         """Return a given setting as a proposal, with what it may turn out to cost."""
         mean, std = self._known([params])
         (ratio,) = self._ratios(mean - PESSIMISM * std)
         return Proposal(params=params, improvement=math.inf, worst_ratio=float(ratio))
 
-    def incumbent(self, among: Sequence[CommParams] | None = None) -> Incumbent:
+    def incumbent(self, among: Sequence[Setting] | None = None) -> Incumbent:
         """Return the best setting by posterior mean; ties go to the default.
 
         Args:
@@ -348,7 +346,7 @@ class BayesianOptimizer:
             params=settings[best], gain=math.expm1(mean[best] - mean[0]), std=float(std[best])
         )
 
-    def rivals(self) -> list[tuple[CommParams, float]]:
+    def rivals(self) -> list[tuple[Setting, float]]:
         """Return settings that were told with the probability-like weight of being the best.
 
         The weight is the expected improvement over the incumbent; the most promising ones first.
@@ -359,11 +357,11 @@ class BayesianOptimizer:
         order = np.argsort(-improvement, kind="stable")
         return [(settings[int(k)], float(improvement[k])) for k in order]
 
-    def means(self, settings: Sequence[CommParams]) -> FloatArray:
+    def means(self, settings: Sequence[Setting]) -> FloatArray:
         """Return the posterior means ``(k,)`` of the log ratios of ``settings`` to the default."""
         return self.posterior(settings)[0]
 
-    def posterior(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:
+    def posterior(self, settings: Sequence[Setting]) -> tuple[FloatArray, FloatArray]:
         """Return mean and standard deviation ``(k,)`` of the log ratios to the default.
 
         Args:
@@ -373,7 +371,7 @@ class BayesianOptimizer:
         mean, std = self._known(settings)
         return expanded(mean, self._best), std * stretch(mean, self._best)
 
-    def simplified(self, params: CommParams) -> Simplified:
+    def simplified(self, params: Setting) -> Simplified:
         """Put every parameter back to its default whose value has no effect.
 
         No effect: the default's value is expected to lose less than ``NO_EFFECT``, and less than a
@@ -393,10 +391,10 @@ class BayesianOptimizer:
             names.append(name)
             params = self._without(params, name)
 
-    def _without(self, params: CommParams, name: str) -> CommParams:
+    def _without(self, params: Setting, name: str) -> Setting:
         return params.with_values({name: self.space.default.as_dict()[name]})
 
-    def _loss_without(self, params: CommParams, name: str) -> float | None:
+    def _loss_without(self, params: Setting, name: str) -> float | None:
         """Return what the default's value of a parameter loses; None where it is an effect."""
         simpler = self._without(params, name)
         if simpler == params or simpler in self._rejected:
@@ -409,7 +407,7 @@ class BayesianOptimizer:
 
     # ---- the surrogate --------------------------------------------------------------------------
 
-    def _known(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:
+    def _known(self, settings: Sequence[Setting]) -> tuple[FloatArray, FloatArray]:
         """Return the posterior of ``settings``, each with something of its own; compressed."""
         return self._model(cell_variance=OF_ITS_OWN**2).posterior(*self._points(settings))
 
@@ -437,7 +435,7 @@ class BayesianOptimizer:
                 self.trouble = f"the surrogate does without what it learned: {error}"
         return Mixture(readings, unrelated(len(self.space.dimensions)))
 
-    def _of_design(self, taken: Sequence[CommParams], count: int) -> list[Proposal]:
+    def _of_design(self, taken: Sequence[Setting], count: int) -> list[Proposal]:
         """Return the next points of the initial design, at most ``count``."""
         missing = min(count, 1 + len(self._design) - len(set(taken)))
         if missing <= 0:
@@ -456,7 +454,7 @@ class BayesianOptimizer:
     def _ask_surrogate(
         self,
         free: NDArray[np.intp],
-        pending: Sequence[CommParams],
+        pending: Sequence[Setting],
         price: Price | None,
         count: int,
     ) -> list[Proposal]:
@@ -518,7 +516,7 @@ class BayesianOptimizer:
         variances = np.array([one.variance for one in told])
         return Readings(X=X, values=values, variances=variances, prior=prior)
 
-    def _points(self, settings: Sequence[CommParams]) -> tuple[FloatArray, FloatArray]:
+    def _points(self, settings: Sequence[Setting]) -> tuple[FloatArray, FloatArray]:
         """Return ``settings`` in the unit cube ``(k, d)`` and what the prior expects ``(k, p)``."""
         X = np.array([self.space.encode(params) for params in settings])
         prior = self._expectation

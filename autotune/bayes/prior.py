@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune.bayes.encoding import Dimension, FloatArray, SearchSpace
-from autotune.trial import CommParams
+from autotune.trial import Setting
 
-Prior = Callable[[CommParams], FloatArray]
+Prior = Callable[[Setting], FloatArray]
 """What to expect of a setting: log scores ``(p,)``, up to a constant, of ``p`` rival models."""
 
 FEW = 4

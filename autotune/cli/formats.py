@@ -12,24 +12,23 @@ from typing import Any
 
 from autotune.cli import snippets
 from autotune.errors import InvalidSettingError
-from autotune.exact import rounded, rounded_shown
+from autotune.exact import exact, rounded, rounded_shown
 from autotune.result import (
-    ORDER,
     SCORE_UNIT,
     Result,
     environment,
     gain_text,
     launcher_values,
 )
-from autotune.space import BY_NAME
-from autotune.trial import CommParams
+from autotune.space import HOROVOD, MIB, Table
+from autotune.trial import Setting
 
 
-def flags(params: CommParams) -> list[str]:
+def flags(params: Setting) -> list[str]:
     """Return the arguments of ``horovodrun`` that put ``params`` in force."""
     arguments: list[str] = []
     for name, value in launcher_values(params).items():
-        flag = BY_NAME[name].flag
+        flag = params.table.by_name[name].flag
         if isinstance(value, bool):
             arguments.append(flag if value else flag.replace("--", "--no-", 1))
         else:
@@ -41,18 +40,34 @@ def render(result: Result, format_name: str) -> str:
     """Return ``result`` in a format, without a newline at its end.
 
     Raises:
-        InvalidSettingError: No such format.
+        InvalidSettingError: No such format, or it cannot put settings of this table in force.
     """
     if format_name not in FORMATS:
         raise InvalidSettingError(
             f"format: expected one of {', '.join(FORMATS)}, got {format_name!r}"
         )
+    table = result.params.table
+    offered = formats_of(table)
+    if format_name not in offered:
+        raise InvalidSettingError(
+            f"format: expected one of {', '.join(offered)}, got {format_name!r}: the log is of the "
+            f"table {table.name!r}{_how(table)}"
+        )
     return FORMATS[format_name](result)
+
+
+def formats_of(table: Table) -> tuple[str, ...]:
+    """Return the formats that settings of a table come in."""
+    return table.formats or tuple(name for name in FORMATS if name not in OF_OTHERS)
+
+
+def _how(table: Table) -> str:
+    return f", whose settings are put in force by {table.outside}" if table.outside else ""
 
 
 def _text(result: Result) -> str:
     rows = []
-    for parameter in ORDER:
+    for parameter in result.params.reading_order():
         value = getattr(result.params, parameter.name)
         unit = "" if parameter.type is bool else f" {parameter.unit}"
         row = f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}"
@@ -78,13 +93,16 @@ def _flags(result: Result) -> str:
 def _yaml(result: Result) -> str:
     lines = ["params:"]
     for name, value in launcher_values(result.params).items():
-        key = BY_NAME[name].flag.removeprefix("--").replace("-", "_")
+        key = result.params.table.by_name[name].flag.removeprefix("--").replace("-", "_")
         lines.append(f"  {key}: {str(value).lower()}")
     return "\n".join(lines)
 
 
 def _json(result: Result) -> str:
     content: dict[str, Any] = {**result.params.as_dict(), "score": result.score}
+    table = result.params.table
+    if table is not HOROVOD:
+        content = {"table": table.name, **content}
     content |= {"score_unit": SCORE_UNIT, "finished": result.finished}
     if result.gain is not None:
         content["certified"] = result.certified
@@ -95,6 +113,38 @@ def _json(result: Result) -> str:
         content["job"] = dict(result.job)
     return json.dumps(content, indent=2)
 
+
+def _ddp(result: Result) -> str:
+    """Return arguments of DistributedDataParallel's constructor; what it does by itself is None."""
+    params = result.params
+    cap, first = (getattr(params, name) for name in ("bucket_cap_bytes", "first_bucket_bytes"))
+    shown = "None" if not cap else _mib(cap)
+    lines = [
+        "# " + _sentence(result),
+        "DistributedDataParallel(",
+        "    model,",
+        f"    bucket_cap_mb={shown},",
+        f"    gradient_as_bucket_view={params.gradient_as_bucket_view},",  # type: ignore[attr-defined]
+        ")",
+    ]
+    if first:
+        lines.insert(1, f"# first bucket {_mib(first)} MiB: only autotune replay can set it")
+    if cap:
+        lines += ["# Trainer of Hugging Face:", f"--ddp_bucket_cap_mb {max(1, round(cap / MIB))}"]
+    return "\n".join(lines)
+
+
+def _sentence(result: Result) -> str:
+    state = "finished" if result.finished else "NOT finished"
+    return f"found by autotune; tuning {state}; gain {gain_text(result)}"
+
+
+def _mib(value: int) -> str:
+    return exact(value / MIB)
+
+
+OF_OTHERS = ("ddp",)
+"""Formats that only the tables take which name them."""
 
 FORMATS: dict[str, Callable[[Result], str]] = {
     "text": _text,
@@ -107,5 +157,6 @@ FORMATS: dict[str, Callable[[Result], str]] = {
     "slurm": snippets.slurm,
     "pbs": snippets.pbs,
     "k8s": snippets.k8s,
+    "ddp": _ddp,
 }
 """{name: function from a result to its text}; ``autotune best --format`` offers these."""

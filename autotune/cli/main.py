@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from autotune.cli.formats import FORMATS, render
 from autotune.cli.show import table
-from autotune.errors import AutotuneError, NoAnswerError, OutputError
+from autotune.errors import AutotuneError, InvalidSettingError, NoAnswerError, OutputError
 from autotune.result import Result, environment, read_result
 from autotune.storage.reader import read_log
 
@@ -140,7 +140,11 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         return _replay(options.log, result, command)
     if options.require_certified:
         _require_certified(options.log, result)
-    print(render(result, options.format), flush=True)
+    try:
+        text = render(result, options.format)
+    except InvalidSettingError as error:
+        raise NoAnswerError(f"{options.log}: {error}") from None
+    print(text, flush=True)
     return 0
 
 

@@ -13,7 +13,6 @@ from autotune.cli.table import lines
 from autotune.exact import rounded, rounded_shown
 from autotune.result import (
     NOT_COMPARED,
-    ORDER,
     SCORE_UNIT,
     gain_text,
     interval_text,
@@ -33,11 +32,6 @@ def _heading(parameter: Parameter) -> tuple[str, str, str]:
     return f"{first}{line}", second, unit
 
 
-_COLUMNS = (
-    ("", "trial", ""),
-    *(_heading(parameter) for parameter in ORDER),
-    ("", "score", "bytes/us"),
-)
 _GAIN_COLUMN = ("gain over the default", "at the same time", "% (interval)")
 _STATE_COLUMN = ("", "state", "")
 
@@ -52,7 +46,13 @@ def table(view: LogView) -> str:
     marked = view.standing.best if view.standing is not None else view.answer()
     trials = latest(view.trials, marked, view.certificate)
     gains = any(trial.gain is not None for trial in trials)
-    columns = (*_COLUMNS, *([_GAIN_COLUMN] if gains else []), _STATE_COLUMN)
+    columns = (
+        ("", "trial", ""),
+        *(_heading(parameter) for parameter in result.params.reading_order()),
+        ("", "score", "bytes/us"),
+        *([_GAIN_COLUMN] if gains else []),
+        _STATE_COLUMN,
+    )
     header = ["\n".join(names) for names in columns]
     rows = [
         [*_cells(trial, gains=gains), " *" if trial.params == marked.params else ""]
@@ -115,7 +115,7 @@ def _cells(trial: Trial, *, gains: bool) -> list[str]:
         known = interval_text(trial.gain)
     return [
         str(trial.trial_id),
-        *(rounded_shown(parameter, values[parameter.name], 6) for parameter in ORDER),
+        *(rounded_shown(row, values[row.name], 6) for row in trial.params.reading_order()),
         rounded(trial.score, 6),
         *([known] if gains else []),
         str(trial.state),

@@ -9,6 +9,7 @@ from typing import Protocol
 from autotune.service.protocol import Hello
 from autotune.storage import open_logs
 from autotune.storage.contract import Fresh, RunInfo, Start, TrialStore
+from autotune.tables import settings_of
 from autotune.trial import Certificate, Fingerprint, Sample, Standing, Trial
 from autotune.tuning.events import Entry, Rejection
 
@@ -34,6 +35,8 @@ def fingerprint(hello: Hello, operations: Sequence[tuple[str, int]]) -> Fingerpr
         cross_size=hello.cross_size,
         versions=dict(hello.versions),
         fixed=dict(hello.fixed),
+        table=hello.table,
+        baseline=dict(hello.baseline),
     )
 
 
@@ -63,7 +66,8 @@ class LogKeeper:
                 "autotune: tunes without a log: set HOROVOD_AUTOTUNE_LOG=log.csv to keep the result"
             )
             return keeper
-        logs = open_logs(hello.csv_path, hello.db_path, host=hello.host, pid=hello.pid)
+        table = settings_of(hello.table).table
+        logs = open_logs(hello.csv_path, hello.db_path, host=hello.host, pid=hello.pid, table=table)
         return cls(logs, where=str(hello.csv_path or hello.db_path))
 
     def start(

@@ -214,6 +214,7 @@ class Service:
             inert=hello.inert,
             hosts=hello.cross_size,
             oversubscribed=self._is_oversubscribed,
+            baseline=hello.start,
         )
         self._standing = lambda: tuner.standing
         self._logs = LogKeeper.open(hello)
@@ -223,7 +224,11 @@ class Service:
         from autotune.tuning.comparing.replay_check import ReplayCheck
 
         self._tuner = ReplayCheck(
-            settings=hello.settings, seed=seed, tuned=tuned, fixed=hello.fixed
+            settings=hello.settings,
+            seed=seed,
+            tuned=tuned,
+            fixed=hello.fixed,
+            baseline=hello.start,
         )
         self._logs = LogKeeper(None, where="")
 

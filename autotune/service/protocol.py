@@ -19,6 +19,7 @@ Neither side ever waits for the other on the training thread.
 * *Epoch*: the service numbers parameter changes 1, 2, ... and sends the number with ``Apply``. The
   engine carries it through the response sequence; every ``StepRecord`` says which epoch was in
   force during the whole step, or -1 when it spans a change. Epoch 0 is what the job started with.
+* *Table*: ``Hello`` says which parameters are tuned; ``Apply`` and ``Done`` hold settings of it.
 * *Step*: what the runtime calls a training step (see ``horovod.tuning``); consecutive short
   steps of one epoch and signature are merged into one record until it is 1 ms long.
 * *Signature*: a hash of what a step communicates, whatever the names. Steps that are not training
@@ -38,11 +39,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args, get_origin
 
 from autotune.errors import ProtocolError
-from autotune.trial import CommParams
+from autotune.space import HOROVOD
+from autotune.tables import settings_of
+from autotune.trial import CommParams, Setting
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.steps.records import ResultCheck, StepRecord, TunerSettings
 
-VERSION = 1
+VERSION = 2
 
 __all__ = [
     "Apply",
@@ -77,6 +80,8 @@ class Hello:
         inert: {parameter name: reason} that cannot matter in this job.
         size, local_size, cross_size: Ranks of the job, on rank 0's host, hosts.
         versions: Versions for the fingerprint.
+        table: Name of the table of parameters that is tuned (``autotune.tables``).
+        baseline: {parameter name: value} that the job starts with and that is explored.
         check: Only compare this setting, which the job starts with, with the default; None: tune.
         host, pid: Rank 0's host name and process.
     """
@@ -92,8 +97,19 @@ class Hello:
     cross_size: int
     versions: Mapping[str, str] = field(default_factory=dict)
     check: Mapping[str, Any] | None = None
+    table: str = HOROVOD.name
+    baseline: Mapping[str, Any] = field(default_factory=dict)
     host: str
     pid: int
+
+    @property
+    def start(self) -> Setting:
+        """The setting that the job starts with where the user fixes nothing.
+
+        Raises:
+            InvalidSettingError: No such table, or a value outside its domain.
+        """
+        return settings_of(self.table).from_dict(self.baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +200,12 @@ def encode(message: Message) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(line: bytes | str) -> Message:
+def decode(line: bytes | str, kind: type[Setting] = CommParams) -> Message:
     """Return the message in ``line``.
+
+    Args:
+        line: One line, or its text.
+        kind: The kind of setting that the job is tuned with.
 
     Raises:
         ProtocolError: Not JSON, an unknown type, or a wrong field: missing, of another type, or
@@ -206,9 +226,9 @@ def decode(line: bytes | str) -> Message:
             content["lines"] = tuple(content["lines"])
         message: Message = _checked(cls(**content))
         if isinstance(message, Apply | Done):
-            CommParams.from_dict(message.params)
+            kind.from_dict(message.params)
         if isinstance(message, Apply) and message.incumbent is not None:
-            CommParams.from_dict(message.incumbent)
+            kind.from_dict(message.incumbent)
         return message
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ProtocolError(

@@ -24,10 +24,10 @@ from typing import Any, Protocol
 
 from autotune.trial import (
     Certificate,
-    CommParams,
     Fingerprint,
     RunState,
     Sample,
+    Setting,
     Standing,
     Trial,
 )
@@ -93,7 +93,7 @@ class Remembered:
     similarity: float
     why: str
     trials: tuple[Trial, ...]
-    best: CommParams | None = None
+    best: Setting | None = None
     certificate: Certificate | None = None
     step_us: float | None = None
     exposed_share: float | None = None

@@ -21,19 +21,18 @@ from collections.abc import Iterable
 
 from autotune.errors import LogError, RefusedEntryError
 from autotune.exact import exact, exact_shown
-from autotune.space import BY_NAME, PARAMETERS
+from autotune.space import HOROVOD, Table
 from autotune.storage.contract import RunInfo
-from autotune.trial import Certificate, CommParams, RunState, Sample, Standing, Trial
+from autotune.trial import Certificate, RunState, Sample, Setting, Standing, Trial
 
-COLUMNS = (*(parameter.column for parameter in PARAMETERS), "score")
-HEADER = ",".join(COLUMNS)
 NEW = ".autotune-new"
 """Suffix of a file that is about to replace another."""
 
 
-def params_text(params: CommParams) -> str:
+def params_text(params: Setting) -> str:
     """Return the row's cells of a setting; equal settings give equal text."""
-    return ",".join(exact_shown(BY_NAME[name], value) for name, value in params.as_dict().items())
+    rows, values = params.table.parameters, params.as_dict()
+    return ",".join(exact_shown(row, values[row.name]) for row in rows)
 
 
 def row_text(trial: Trial) -> str:
@@ -51,10 +50,12 @@ class CsvLog:
 
     Args:
         path: The file; its folder exists.
+        table: The parameters of its trials.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, table: Table = HOROVOD) -> None:
         self.path = path
+        self._table = table
         self._fd = -1
         self._settings: set[str] = set()
 
@@ -65,7 +66,7 @@ class CsvLog:
             LogError: The file holds something already.
         """
         content = _read(self.path)
-        if content and content != _file_text([]):
+        if content and content != self._text_of([]):
             raise LogError(f"{self.path}: holds another run: expected no file or an empty one")
         self.restore([])
 
@@ -80,7 +81,7 @@ class CsvLog:
         """
         trials = list(trials)
         self._settings = {params_text(trial.params) for trial in trials}
-        wanted = _file_text([*trials, best] if best else trials)
+        wanted = self._text_of([*trials, best] if best else trials)
         try:
             self._restore(wanted)
         except OSError as error:
@@ -159,6 +160,10 @@ class CsvLog:
             os.ftruncate(self._fd, len(whole))
         _write(self._fd, wanted[len(whole) :])
 
+    def _text_of(self, trials: Iterable[Trial]) -> bytes:
+        header = ",".join(self._table.columns)
+        return "".join(f"{line}\n" for line in [header, *map(row_text, trials)]).encode()
+
     def _append(self, line: str) -> None:
         if self._fd < 0:
             raise RefusedEntryError(f"{self.path}: not open: begin_run comes first")
@@ -202,10 +207,6 @@ def set_aside(path: str) -> str:
     except OSError:  # a file system without hard links
         replace_file(name, _read(path))
     return name
-
-
-def _file_text(trials: Iterable[Trial]) -> bytes:
-    return "".join(f"{line}\n" for line in [HEADER, *map(row_text, trials)]).encode()
 
 
 def _read(path: str) -> bytes:

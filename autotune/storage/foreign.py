@@ -1,4 +1,4 @@
-"""Reads trial logs as CSV: ours and those of every Horovod release, by the names in their header.
+"""Reads trial logs as CSV: ours, of any table, and those of every Horovod release, by their header.
 
 Horovod's files differ by release: 5 columns, then ``cache_enabled`` (6), then ``torus_allreduce``
 (7); a stray blank before the fourth field; values outside any search range (cycle 0, threshold 0 or
@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import InvalidSettingError, LogError
-from autotune.space import BY_NAME
-from autotune.storage.csv_log import COLUMNS
-from autotune.trial import CommParams, Trial, TrialState
+from autotune.space import HOROVOD
+from autotune.tables import SETTINGS
+from autotune.trial import CommParams, Setting, Trial, TrialState
 
 _REQUIRED = {"cycle_time_ms", "tensor_fusion_threshold", "score"}
 """Columns that every log of Horovod has; one of ours has all of the table's or these."""
 _HOROVODS = _REQUIRED | {"hierarchical_allreduce", "hierarchical_allgather"}
-_KNOWN = {*COLUMNS, "cache_enabled", "torus_allreduce"}
+_KNOWN = {*HOROVOD.columns, "cache_enabled", "torus_allreduce"}
 _HOROVOD_CACHE_CAPACITY = 1024  # what cache_enabled=1 means
 _BOM = b"\xef\xbb\xbf"
 _MOST_WARNINGS = 5
@@ -62,29 +62,41 @@ def parse_csv(content: bytes, path: str) -> CsvContent:
         return CsvContent(own=True)
     header, _, body = text.partition("\n")
     columns = [name.strip().strip('"') for name in header.split(",")]
-    is_log = _REQUIRED.issubset(columns) or set(COLUMNS).issubset(columns)
-    if not is_log or len(set(columns)) != len(columns):
+    kind = _kind_of(columns)
+    if kind is None or len(set(columns)) != len(columns):
         raise LogError(
             f"{path}: not an autotune log: expected a first line with the columns "
             f"{', '.join(sorted(_REQUIRED))}, got {header[:60]!r}"
         )
     *whole, rest = body.split("\n")
     lines = [(number, line) for number, line in enumerate(whole, 2) if line.strip()]
-    found = _parse_rows(columns, lines)
+    found = _parse_rows(kind, columns, lines)
     if not rest.strip():
         return found
     why = "it has no newline at its end, so it may be cut off"
     return replace(found, damage=_last_line(2 + len(whole), why))
 
 
-def _parse_rows(columns: Sequence[str], lines: Sequence[tuple[int, str]]) -> CsvContent:
-    own = not (set(COLUMNS) - _HOROVODS).isdisjoint(columns)
-    warnings = [f"column {name!r} is ignored" for name in columns if name not in _KNOWN]
+def _kind_of(columns: Sequence[str]) -> type[Setting] | None:
+    """Return the kind of setting that rows with these columns hold; None: this is no log."""
+    for kind in SETTINGS.values():
+        if set(kind.table.columns).issubset(columns):
+            return kind
+    return CommParams if _REQUIRED.issubset(columns) else None
+
+
+def _parse_rows(
+    kind: type[Setting], columns: Sequence[str], lines: Sequence[tuple[int, str]]
+) -> CsvContent:
+    is_horovods = kind.table is HOROVOD
+    own = not is_horovods or not (set(HOROVOD.columns) - _HOROVODS).isdisjoint(columns)
+    known = _KNOWN if is_horovods else set(kind.table.columns)
+    warnings = [f"column {name!r} is ignored" for name in columns if name not in known]
     damage = ""
     rows: list[_Row] = []
     for number, line in lines:
         try:
-            rows.append((cells := _cells(line), _trial(len(rows), columns, cells)))
+            rows.append((cells := _cells(line), _trial(len(rows), kind, columns, cells)))
         except ValueError as error:
             why = str(error).partition(";")[0]
             if number == lines[-1][0]:
@@ -137,7 +149,9 @@ def _best_line(rows: Sequence[_Row]) -> Trial:
     return replace(last, trial_id=earlier.trial_id)
 
 
-def _trial(trial_id: int, columns: Sequence[str], cells: Sequence[str]) -> Trial:
+def _trial(
+    trial_id: int, kind: type[Setting], columns: Sequence[str], cells: Sequence[str]
+) -> Trial:
     """Return the trial of one row.
 
     Raises:
@@ -150,23 +164,23 @@ def _trial(trial_id: int, columns: Sequence[str], cells: Sequence[str]) -> Trial
     usable = math.isfinite(score) and score >= 0
     return Trial(
         trial_id=trial_id,
-        params=_params(row),
+        params=_params(kind, row),
         state=TrialState.COMPLETE if usable else TrialState.REJECTED,
         score=score if usable else 0.0,
     )
 
 
-def _params(row: Mapping[str, str]) -> CommParams:
+def _params(kind: type[Setting], row: Mapping[str, str]) -> Setting:
     values: dict[str, object] = {}
-    for name, parameter in BY_NAME.items():
+    for name, parameter in kind.table.by_name.items():
         if parameter.column in row:
             values[name] = parameter.of_shown(_number(row, parameter.column))
-    if "cache_enabled" in row and "cache_capacity" not in row:
+    if kind.table is HOROVOD and "cache_enabled" in row and "cache_capacity" not in row:
         enabled = _number(row, "cache_enabled")
         if enabled not in (0, 1):
             raise InvalidSettingError(f"cache_enabled: expected 0 or 1, got {enabled:g}")
         values["cache_capacity"] = _HOROVOD_CACHE_CAPACITY if enabled else 0
-    return CommParams.from_dict(values)
+    return kind.from_dict(values)
 
 
 def _torus(columns: Sequence[str], cells: Sequence[str]) -> bool:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 
 from autotune.errors import LogError, RefusedEntryError
+from autotune.space import HOROVOD, Table
 from autotune.storage.backlog import Backlog
 from autotune.storage.contract import (
     Fresh,
@@ -56,7 +57,9 @@ class _State(enum.Enum):
         return self in (_State.TUNING, _State.RETUNING)
 
 
-def open_logs(csv_path: str | None, db_path: str | None, *, host: str, pid: int) -> Logs:
+def open_logs(
+    csv_path: str | None, db_path: str | None, *, host: str, pid: int, table: Table = HOROVOD
+) -> Logs:
     """Check and lock the logs of a job, before it starts.
 
     Args:
@@ -64,6 +67,7 @@ def open_logs(csv_path: str | None, db_path: str | None, *, host: str, pid: int)
         db_path: ``HOROVOD_AUTOTUNE_DB``: a file, an existing folder, or None (beside the CSV).
         host: Host name of the job, for messages.
         pid: Process of the job, for messages.
+        table: What is tuned.
 
     Returns:
         Logs, to be closed. With neither path they do nothing.
@@ -76,7 +80,7 @@ def open_logs(csv_path: str | None, db_path: str | None, *, host: str, pid: int)
     database = _resolve_database(csv, db_path)
     if csv is not None and csv == database:
         raise LogError(f"{LOG} and {DB} both name {csv}: expected two files; change one of them")
-    return Logs(csv, database, host=host, pid=pid)
+    return Logs(csv, database, host=host, pid=pid, table=table)
 
 
 class Logs:
@@ -89,8 +93,17 @@ class Logs:
         troubles: Sentences for people about files that fail, or work again.
     """
 
-    def __init__(self, csv_path: str | None, db_path: str | None, *, host: str, pid: int) -> None:
+    def __init__(
+        self,
+        csv_path: str | None,
+        db_path: str | None,
+        *,
+        host: str,
+        pid: int,
+        table: Table = HOROVOD,
+    ) -> None:
         self.csv_path = csv_path
+        self._table = table
         self.db_path = db_path
         self.notes: list[str] = []
         self.troubles: list[str] = []
@@ -251,7 +264,8 @@ class Logs:
         if self.csv_path is None:
             return None
         before, moved_to = self._csv, []
-        self._csv = csv = CsvLog(self.csv_path + _RETUNE if is_beside else self.csv_path)
+        path = self.csv_path + _RETUNE if is_beside else self.csv_path
+        self._csv = csv = CsvLog(path, self._table)
 
         def begin() -> None:
             if before is not None:

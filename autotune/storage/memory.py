@@ -130,6 +130,8 @@ def compare(here: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[float, s
         here: ``Fingerprint.as_dict`` of the job that begins.
         there: The same of an earlier one.
     """
+    if here.get("table") != there.get("table"):
+        return 0.0, ""  # other parameters
     first, second = (
         [(str(operation), int(size)) for operation, size in job["tensors"]] for job in (here, there)
     )
@@ -153,6 +155,9 @@ def compare(here: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[float, s
     if here["fixed"] != there["fixed"]:
         similarity *= 0.9
         versions.append("other fixed parameters")
+    if here.get("baseline") != there.get("baseline"):
+        similarity *= 0.9
+        versions.append("another default")
     why += f" on {', '.join(ranks)}" if ranks else ""
     return similarity, f"{why}, with {', '.join(versions)}" if versions else why
 

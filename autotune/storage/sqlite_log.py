@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from autotune.errors import LogError, RefusedEntryError
-from autotune.space import PARAMETERS
+from autotune.space import HOROVOD
 from autotune.storage import sqlite_schema as schema
 from autotune.storage.contract import RunInfo
 from autotune.storage.paths import is_local
 from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is_sqlite, read_run
 from autotune.storage.sqlite_views import create_views
-from autotune.trial import Certificate, CommParams, Fingerprint, RunState, Sample, Standing, Trial
+from autotune.tables import SETTINGS
+from autotune.trial import Certificate, Fingerprint, RunState, Sample, Setting, Standing, Trial
 
 _BUSY_TIMEOUT_S = 2.0
 """Longest wait for another process's lock; the entry is tried again later."""
@@ -104,6 +105,7 @@ class SqliteLog:
             "csv_path": csv_path,
             "csv_key": csv_key,
             "retune": int(retune),
+            "parameter_table": fingerprint.table,
         }
         with self._errors(), self._db.atomic():
             self._mark_dead_runs()
@@ -155,11 +157,11 @@ class SqliteLog:
             for run_id, state in list(self._connection.execute(query, (latest,))):
                 self._reject_in(run_id, trial.params, is_done=state == RunState.DONE)
 
-    def _reject_in(self, run_id: int, params: CommParams, *, is_done: bool) -> None:
+    def _reject_in(self, run_id: int, params: Setting, *, is_done: bool) -> None:
         row = self._row_of(run_id, params)
         if row is None:
             return
-        changes = schema.trial_to_row(schema.trial_from_row(row).rejected)
+        changes = schema.trial_to_row(self._trial(row).rejected)
         self._db.table("trials").update(row["id"], changes)
         if is_done and self._best_trial_id(run_id) == row["trial_id"]:
             self._withdraw_result(run_id)
@@ -234,15 +236,19 @@ class SqliteLog:
         return int(row["trial_id"])
 
     def _trials(self, run_id: int) -> list[Trial]:
-        return [schema.trial_from_row(row) for row in self._trial_rows(run_id)]
+        return [self._trial(row) for row in self._trial_rows(run_id)]
+
+    def _trial(self, row: dict[str, Any]) -> Trial:
+        table = self._db.table("runs").get(row["run_id"])["parameter_table"]
+        return schema.trial_from_row(row, table or HOROVOD.name)
 
     def _trial_rows(self, run_id: int) -> list[dict[str, Any]]:
         return list(self._db.table("trials").rows_where("run_id = ?", (run_id,)))
 
-    def _row_of(self, run_id: int, params: CommParams) -> dict[str, Any] | None:
+    def _row_of(self, run_id: int, params: Setting) -> dict[str, Any] | None:
         """Return the row of the trial with this setting, if there is one."""
         rows = self._trial_rows(run_id)
-        return next((row for row in rows if schema.trial_from_row(row).params == params), None)
+        return next((row for row in rows if self._trial(row).params == params), None)
 
     def _best_trial_id(self, run_id: int) -> int | None:
         number = self._db.table("runs").get(run_id)["best_trial_id"]
@@ -303,9 +309,15 @@ def _create_tables(db: Any) -> None:
             foreign_keys=[("run_id", "runs", "run_id")],
         )
         table.create_index(["run_id"])
-    settings = [parameter.name for parameter in PARAMETERS]
     db.table("trials").create_index(["run_id", "trial_id"], unique=True)
-    db.table("trials").create_index(["run_id", *settings], unique=True)
+    _create_indexes(db)
+
+
+def _create_indexes(db: Any) -> None:
+    """Hold each run to one trial of a setting; in other tables' indexes its nulls are no values."""
+    for kind in SETTINGS.values():
+        names = ["run_id", *kind.table.by_name]
+        db.table("trials").create_index(names, unique=True, if_not_exists=True)
 
 
 def _add_columns(db: Any, *, since: int) -> None:
@@ -315,6 +327,7 @@ def _add_columns(db: Any, *, since: int) -> None:
         for table, columns in tables.items() if version > since else ():
             for column in columns:
                 db.table(table).add_column(column, kinds[table][column])
+    _create_indexes(db)
 
 
 def _now() -> str:

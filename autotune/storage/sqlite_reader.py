@@ -106,7 +106,7 @@ def read_run(connection: sqlite3.Connection, run: StoredRun) -> RunContent:
     certificates = [certificate_from_row(row) for row in rows("certificates")]
     return RunContent(
         run=run,
-        trials=tuple(trial_from_row(row) for row in rows("trials")),
+        trials=tuple(trial_from_row(row, run.parameter_table) for row in rows("trials")),
         samples=tuple(sample_from_row(row) for row in rows("samples")),
         certificate=certificates[-1] if certificates else None,
     )

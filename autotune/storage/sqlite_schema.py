@@ -9,8 +9,10 @@
 Units are those of ``trial.py``; times are ISO 8601, UTC; ``seed`` is text because it may be wider
 than 64 bits. The file carries an application id, so no other database is mistaken for ours.
 
-Version 2 added gains to ``trials``, and what a run holds for the best to ``runs``. Files of version
-1 are read as they are, with those values unknown, and get the columns when a job writes to them.
+Version 2 added gains to ``trials``, and what a run holds for the best to ``runs``; version 3 the
+name of the table of parameters that a run tunes, and the columns of all tables but the first. Files
+of earlier versions are read as they are, with those values unknown, and get the columns when a job
+writes to them. A parameter of another table than the run's is null.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from autotune.space import PARAMETERS
+from autotune.space import HOROVOD, Parameter
+from autotune.tables import every_parameter, settings_of
 from autotune.trial import (
     Certificate,
-    CommParams,
     Fingerprint,
     Gain,
     RunState,
@@ -36,8 +38,18 @@ from autotune.trial import (
 )
 
 APPLICATION_ID = 0x48564154
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MAGIC = b"SQLite format 3\0"
+
+OTHERS: dict[str, Parameter] = {
+    name: row for name, row in every_parameter().items() if name not in HOROVOD.by_name
+}
+"""The parameters of all tables but the first."""
+
+
+def _kind(row: Parameter) -> type:
+    return float if row.type is float else int
+
 
 RUNS: dict[str, type] = {
     "run_id": int,
@@ -63,18 +75,20 @@ RUNS: dict[str, type] = {
     "best_gain_low": float,
     "best_gain_high": float,
     "best_proven": int,
+    "parameter_table": str,
 }
 TRIALS: dict[str, type] = {
     "id": int,
     "run_id": int,
     "trial_id": int,
-    **{parameter.name: float if parameter.type is float else int for parameter in PARAMETERS},
+    **{row.name: _kind(row) for row in HOROVOD.parameters},
     "state": str,
     "score": float,
     "finished_at": str,
     "gain": float,
     "gain_low": float,
     "gain_high": float,
+    **{name: _kind(row) for name, row in OTHERS.items()},
 }
 SAMPLES: dict[str, type] = {
     "id": int,
@@ -112,7 +126,8 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     2: {
         "runs": ("best_score", "best_gain", "best_gain_low", "best_gain_high", "best_proven"),
         "trials": ("gain", "gain_low", "gain_high"),
-    }
+    },
+    3: {"runs": ("parameter_table",), "trials": tuple(OTHERS)},
 }
 """{version: {table: columns that files of earlier versions lack}}"""
 
@@ -146,6 +161,7 @@ class StoredRun:
     best_score: float | None
     best_gain: Gain | None
     best_proven: bool
+    parameter_table: str
 
 
 def fingerprint_json(fingerprint: Fingerprint) -> str:
@@ -165,6 +181,7 @@ def run_from_row(row: sqlite3.Row) -> StoredRun:
         content[name] = json.loads(content[name])
     content["state"] = RunState(content["state"])
     content["seed"] = int(content["seed"])
+    content["parameter_table"] = content["parameter_table"] or HOROVOD.name
     for name in ("retune", "best_proven"):
         content[name] = bool(content[name])
     return StoredRun(**content, best_gain=gain_from_row(row, "best_gain"))
@@ -186,9 +203,10 @@ def trial_to_row(trial: Trial) -> dict[str, Any]:
     return row | _gain_to_row(trial.gain, "gain")
 
 
-def trial_from_row(row: Row) -> Trial:
-    """Return the trial that ``row`` holds."""
-    params = CommParams.from_dict({parameter.name: row[parameter.name] for parameter in PARAMETERS})
+def trial_from_row(row: Row, table: str) -> Trial:
+    """Return the trial that ``row`` holds, of a run that tunes ``table``."""
+    kind = settings_of(table)
+    params = kind.from_dict({name: row[name] for name in kind.table.by_name})
     return Trial(
         trial_id=row["trial_id"],
         params=params,

@@ -13,12 +13,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from autotune.space import PARAMETERS
+from autotune.tables import every_parameter
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
-_SETTINGS = ", ".join(f"trials.{parameter.name}" for parameter in PARAMETERS)
+_SETTINGS = ", ".join(f"trials.{name}" for name in every_parameter())
 
 VIEWS: dict[str, str] = {
     "run_summary": f"""
@@ -57,8 +57,7 @@ TABLES: dict[str, str] = {
 }
 
 _PARAMETERS = {
-    parameter.name: (parameter.unit, f"parameter, set by {parameter.env}")
-    for parameter in PARAMETERS
+    name: (row.unit, f"parameter, set by {row.env}") for name, row in every_parameter().items()
 }
 _COLUMNS: dict[str, tuple[str, str]] = {
     "id": ("", "number of the row"),
@@ -80,6 +79,7 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "local_size": ("ranks", "ranks on rank 0's host"),
     "cross_size": ("hosts", "hosts of the job"),
     "versions": ("JSON", "versions of this package and of MPI"),
+    "parameter_table": ("", "which parameters were tuned; those of other tables are null"),
     "fingerprint": ("JSON", "what makes two jobs the same"),
     "fingerprint_hash": ("SHA-256", "hash of the fingerprint"),
     "seed": ("", "makes proposals reproducible; text, because it may be wider than 64 bits"),

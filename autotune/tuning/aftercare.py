@@ -11,7 +11,7 @@ import enum
 
 import numpy as np
 
-from autotune.trial import CommParams, Trial
+from autotune.trial import Setting, Trial
 from autotune.tuning import messages
 from autotune.tuning.comparing.drift import DriftDetector
 from autotune.tuning.comparing.pairs import PairedWindows
@@ -38,7 +38,7 @@ class Aftercare:
     def __init__(
         self,
         kept: Trial,
-        default: CommParams,
+        default: Setting,
         *,
         settings: TunerSettings,
         in_force: InForce,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.trial import CommParams
+from autotune.trial import Setting
 from autotune.tuning.changes import Apply
 
 
@@ -18,23 +18,23 @@ class InForce:
         fallback: What the runtime would go back to from there; None: the change is not limited.
     """
 
-    def __init__(self, params: CommParams) -> None:
+    def __init__(self, params: Setting) -> None:
         """Begin with epoch 0 under ``params``."""
         self.epoch = 0
-        self.fallback: CommParams | None = None
+        self.fallback: Setting | None = None
         self._params = {0: params}
 
     @property
-    def params(self) -> CommParams:
+    def params(self) -> Setting:
         """The setting of the latest change."""
         return self._params[self.epoch]
 
-    def of(self, epoch: int) -> CommParams | None:
+    def of(self, epoch: int) -> Setting | None:
         """Return the setting of an epoch; None for a step that spans a change."""
         return self._params.get(epoch)
 
     def change(
-        self, params: CommParams, *, known: CommParams | None, limit_us: float | None = None
+        self, params: Setting, *, known: Setting | None, limit_us: float | None = None
     ) -> Apply | None:
         """Return the message that puts ``params`` in force; None if they are, without a limit.
 

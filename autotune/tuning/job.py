@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autotune.bayes import SearchSpace
 from autotune.space import Value
-from autotune.trial import CommParams
+from autotune.trial import CommParams, Setting
 from autotune.tuning.exploring.inert import without_operation
 from autotune.tuning.exploring.trend import PhysicsTrend
 from autotune.tuning.steps.scoring import Reading
@@ -23,6 +23,7 @@ class Job:
         oversubscribed: Ranks fill the cores.
         fixed: Parameters that the user set explicitly, with their values.
         inert: Parameters that cannot matter in this job, with the reason.
+        baseline: What the job starts with where the user fixes nothing.
     """
 
     size: int
@@ -30,15 +31,16 @@ class Job:
     oversubscribed: bool = False
     fixed: Mapping[str, Value] = field(default_factory=dict)
     inert: Mapping[str, str] = field(default_factory=dict)
+    baseline: Setting = field(default_factory=CommParams)
 
     @property
-    def default(self) -> CommParams:
+    def default(self) -> Setting:
         """The setting that the job starts with.
 
         Raises:
             InvalidSettingError: A fixed value is outside its parameter's domain.
         """
-        return CommParams().with_values(dict(self.fixed))
+        return self.baseline.with_values(dict(self.fixed))
 
     @property
     def frozen(self) -> set[str]:
@@ -56,7 +58,7 @@ class Job:
         Args:
             operations: (operation, payload bytes) of one training step.
         """
-        return without_operation(operations, self.frozen)
+        return without_operation(operations, self.frozen, self.baseline.table)
 
     def space_of(self, operations: Sequence[tuple[str, int]]) -> SearchSpace:
         """Return the settings for training steps with these operations."""
@@ -67,11 +69,13 @@ class Job:
             payload=sum(size for _, size in operations),
         )
 
-    def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsTrend:
-        """Return what physics expects of any setting.
+    def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsTrend | None:
+        """Return what physics expects of any setting; None: there is no model of such settings.
 
         Args:
             operations: As in ``space_of``.
             reading: Of the default.
         """
+        if self.default.as_engine is None:
+            return None
         return PhysicsTrend(operations, self.default, reading, size=self.size, hosts=self.hosts)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from autotune.exact import rounded, value_text
-from autotune.space import BY_NAME, Value
+from autotune.space import Table, Value
 from autotune.trial import (
     Certificate,
-    CommParams,
     Gain,
+    Setting,
     Standing,
     Trial,
     TrialState,
-    reading_order,
 )
 from autotune.tuning.budget import Account
 from autotune.tuning.comparing.certify import MOST_PAIRS
@@ -30,10 +29,10 @@ MOSTLY = 0.9
 """Share of training steps from which on the others are not worth a word."""
 
 
-def params_text(params: CommParams, names: Collection[str]) -> str:
+def params_text(params: Setting, names: Collection[str]) -> str:
     """Return the parameters ``names`` of a setting (all of them if ``names`` is empty)."""
     values = params.as_dict()
-    shown = [one for one in reading_order() if not names or one.name in names]
+    shown = [one for one in params.reading_order() if not names or one.name in names]
     return ", ".join(value_text(parameter, values[parameter.name]) for parameter in shown)
 
 
@@ -56,11 +55,12 @@ def length_text(step_us: float, *, steps: int) -> str:
     )
 
 
-def frozen_text(fixed: Mapping[str, Value], inert: Mapping[str, str]) -> list[str]:
+def frozen_text(fixed: Mapping[str, Value], inert: Mapping[str, str], table: Table) -> list[str]:
     """Return one line for each parameter that is not explored, with the reason."""
+    rows = table.by_name
     lines = [
-        f"autotune: {name} stays at {BY_NAME[name].format(value)}: set explicitly "
-        f"(unset {BY_NAME[name].env} to tune it)"
+        f"autotune: {name} stays at {rows[name].format(value)}: set explicitly "
+        f"(unset {rows[name].env} to tune it)"
         for name, value in fixed.items()
     ]
     lines += [
@@ -198,7 +198,7 @@ def reason_text(certificate: Certificate, account: Account, *, disturbed: int) -
     return "; ".join(parts)
 
 
-def wrong_text(check: ResultCheck, params: CommParams, *, default: CommParams) -> str:
+def wrong_text(check: ResultCheck, params: Setting, *, default: Setting) -> str:
     """Return what is said about a result that a second, independent reduction contradicts.
 
     Or about a setting that does not suit the job.

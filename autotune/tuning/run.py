@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.trial import Certificate, CommParams, SampleKind, Standing, Trial
+from autotune.trial import Certificate, SampleKind, Setting, Standing, Trial
 from autotune.tuning import messages
 from autotune.tuning.budget import Account
 from autotune.tuning.comparing.certify import (
@@ -156,7 +156,7 @@ class Run:
             self._explore.plan_came()
         return self._followed()
 
-    def reject(self, params: CommParams) -> list[Event]:
+    def reject(self, params: Setting) -> list[Event]:
         """Drop a setting whose results are wrong, whatever it scores."""
         pairs = self._pairs
         self._explore.reject(params)

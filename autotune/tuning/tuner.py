@@ -28,9 +28,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from autotune.bayes import SearchSpace
-from autotune.space import Value
+from autotune.space import Table, Value
 from autotune.storage.contract import Fresh, Replay, Resume, Start
-from autotune.trial import CommParams, RunState, Standing, Trial
+from autotune.trial import CommParams, RunState, Setting, Standing, Trial
 from autotune.tuning import messages
 from autotune.tuning.aftercare import Aftercare, Verdict
 from autotune.tuning.budget import Account
@@ -78,6 +78,7 @@ class Tuner:
         inert: Mapping[str, str] | None = None,
         hosts: int = 1,
         oversubscribed: bool = False,
+        baseline: Setting | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -90,6 +91,8 @@ class Tuner:
             hosts: Hosts they are on.
             oversubscribed: Ranks fill the cores: steps made while a plan is computed are not
                 scored, and a plan proposes two settings.
+            baseline: What the job starts with where the user fixes nothing; its kind says which
+                table is tuned. None: the default of the runtime ``horovod``.
 
         Raises:
             InvalidSettingError: A fixed value is outside its parameter's domain.
@@ -103,6 +106,7 @@ class Tuner:
             oversubscribed=oversubscribed,
             fixed=dict(fixed or {}),
             inert=dict(inert or {}),
+            baseline=baseline or CommParams(),
         )
         self._default, self._space = job.default, job.space
         self._unused: dict[str, str] = {}
@@ -116,8 +120,8 @@ class Tuner:
         self._run: Run | None = None
         self._is_length_told = False
         self._retunes = 0
-        self._wrong: list[CommParams] = []
-        self._earlier: tuple[list[Trial], CommParams] | None = None
+        self._wrong: list[Setting] = []
+        self._earlier: tuple[list[Trial], Setting] | None = None
         self._kept: Trial | None = None
         self._aftercare: Aftercare | None = None
 
@@ -125,7 +129,7 @@ class Tuner:
 
     def open(self) -> list[Event]:
         """Return what can be said before the first step: what is tuned, or that nothing is."""
-        for text in messages.frozen_text(self._job.fixed, self._job.inert):
+        for text in messages.frozen_text(self._job.fixed, self._job.inert, self._table):
             self._events.say(text)
         if self._job.size == 1:
             self._end_at_once("nothing to tune: the job has one rank and does not communicate")
@@ -239,6 +243,10 @@ class Tuner:
         return self._run.standing if self._run is not None else None
 
     @property
+    def _table(self) -> Table:
+        return self._default.table
+
+    @property
     def _best(self) -> Trial | None:
         standing = self.standing
         return standing.best if standing is not None else None
@@ -286,7 +294,7 @@ class Tuner:
         """Return the settings for these training steps; says what they do not use."""
         unused = self._job.unused(operations)
         fresh = {name: why for name, why in unused.items() if name not in self._unused}
-        for text in messages.frozen_text({}, fresh):
+        for text in messages.frozen_text({}, fresh, self._table):
             self._events.say(text)
         self._unused = unused
         return self._job.space_of(operations)
@@ -319,7 +327,9 @@ class Tuner:
         windows = self._warmup.latest
         if self._settings.prior and self._operations and windows:
             reading = pool([window.reading() for window in windows])
-            run.search.findings.expect(self._job.trend(self._operations, reading))
+            trend = self._job.trend(self._operations, reading)
+            if trend is not None:
+                run.search.findings.expect(trend)
         self._follow(run, run.start(windows))
 
     # ---- steps ----------------------------------------------------------------------------------
@@ -422,7 +432,7 @@ class Tuner:
         self._is_length_told = True
         self._events.say(messages.length_text(run.default.step_us, steps=steps))
 
-    def _give_up(self, params: CommParams, why: str) -> None:
+    def _give_up(self, params: Setting, why: str) -> None:
         """Never use a setting again, whatever is in force by now."""
         self._wrong.append(params)
         if self.phase is Phase.DONE:
@@ -493,5 +503,5 @@ class Tuner:
 
     # ---- small tools ----------------------------------------------------------------------------
 
-    def _change_to(self, params: CommParams) -> None:
+    def _change_to(self, params: Setting) -> None:
         self._events.add(self._in_force.change(params, known=params))

@@ -29,7 +29,7 @@ from train import load_data
 from variants import VARIANTS, started_as
 
 import horovod.torch as hvd
-from horovod.tuning.service_process import ServiceProcess, child_environment
+from autotune.service.child_process import ServiceProcess, child_environment
 
 HERE = Path(__file__).resolve().parent
 BLOCK = 10

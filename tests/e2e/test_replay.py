@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.cli.formats import FORMATS, render
+from autotune.cli.formats import formats_of, render
 from autotune.result import Result, environment, read_result
-from autotune.space import PARAMETERS
+from autotune.space import HOROVOD, PARAMETERS
 from autotune.trial import CommParams
 from e2e.commands import FAST, Commands, TunedJob
 
@@ -75,7 +75,7 @@ def script(commands: Commands, name: str, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("text", "mpiexec")])
+@pytest.mark.parametrize("name", [n for n in formats_of(HOROVOD) if n not in ("text", "mpiexec")])
 def test_a_job_under_every_format_reads_back_the_last_line_on_every_rank(
     tuned: TunedJob, commands: Commands, name: str
 ) -> None:

@@ -87,7 +87,7 @@ class Job:
         if self.noise and self.rng.random() < 1 / 200:
             factor *= 3
         time_ms = self.step_ms(self.params) * factor
-        self.bad_steps += self.step_ms(self.params) > 5 * self.step_ms(CommParams())
+        self.bad_steps += self.step_ms(self.params) > 5 * self.step_ms(type(self.params)())
         exposed_ms = self.surface(self.params) * factor
         self.steps += 1
         if self.evaluate_every and self.steps % self.evaluate_every == 0:
@@ -123,7 +123,7 @@ class Job:
     def _make(self, change: Change | None) -> None:
         """Have a change in force from the next step on."""
         if change is not None:
-            self.params, self.epoch = CommParams.from_dict(change.params), change.epoch
+            self.params, self.epoch = type(self.params).from_dict(change.params), change.epoch
 
     def _take(self, tuner: Tuner, events: list[Event], start: Start) -> None:
         for event in events:
@@ -158,8 +158,8 @@ class Job:
     def true_gain(self) -> float:
         """Gain in true step time of what stays in force over the default."""
         assert self.done is not None
-        chosen = CommParams.from_dict(self.done.params)
-        return self.step_ms(CommParams()) / self.step_ms(chosen) - 1
+        chosen = type(self.params).from_dict(self.done.params)
+        return self.step_ms(type(self.params)()) / self.step_ms(chosen) - 1
 
 
 def new_tuner(seed: int = 0, **settings: object) -> Tuner:

@@ -1,6 +1,6 @@
-"""A table of other parameters in the place of THE table: a program, run by ``test_made_up_table``.
+"""A table that nobody has thought of: a program, run by ``test_made_up_table``.
 
-It replaces the rows before any other module sees them, tunes a simulated job to its end with logs
+It registers the table before any other module looks, tunes a simulated job to its end with logs
 that the service keeps, and prints what each room has to say, as JSON.
 """
 
@@ -11,7 +11,9 @@ import json
 import math
 import sys
 
-from autotune import space, trial
+from autotune import space
+from autotune.tables import SETTINGS
+from autotune.trial import Setting
 
 
 def row(name: str, kind: type, default: float, low: float, high: float, **more: object):
@@ -32,7 +34,7 @@ def row(name: str, kind: type, default: float, low: float, high: float, **more: 
     )
 
 
-TABLE = (
+ROWS = (
     row("share", float, 0.5, 0.0, 1.0, scale="linear"),
     row("rate", float, 1.0, 0.0, 100.0, search_low=0.01, scale="log"),
     row("workers", int, 4, 1, 12, scale="linear"),
@@ -49,27 +51,17 @@ TABLE = (
 )
 
 
-def replace_the_table() -> type:
-    """Put ``TABLE`` where THE table is, and a made-up ``CommParams`` beside it."""
-    by_name = {one.name: one for one in TABLE}
-    for module in (space, trial):
-        module.PARAMETERS, module.BY_NAME = TABLE, by_name
-    space.BY_ENV = {one.env: one for one in TABLE}
-    own = ("__post_init__", "as_dict", "from_dict", "with_values")
-    made_up = dataclasses.make_dataclass(
-        "CommParams",
-        [(one.name, one.type, one.type(one.default)) for one in TABLE],
-        namespace={name: trial.CommParams.__dict__[name] for name in own},
-        frozen=True,
-        kw_only=True,
-    )
-    trial.CommParams = made_up
-    return made_up
+MadeUp = dataclasses.make_dataclass(
+    "MadeUp",
+    [(one.name, one.type, one.type(one.default)) for one in ROWS],
+    bases=(Setting,),
+    namespace={"table": space.Table(name="made_up", parameters=ROWS)},
+    frozen=True,
+    kw_only=True,
+)
+SETTINGS["made_up"] = MadeUp
 
-
-CommParams = replace_the_table()
-
-from autotune.cli.formats import FORMATS, render  # noqa: E402
+from autotune.cli.formats import formats_of, render  # noqa: E402
 from autotune.cli.show import table  # noqa: E402
 from autotune.result import read_result  # noqa: E402
 from autotune.service.logkeeper import LogKeeper  # noqa: E402
@@ -103,6 +95,7 @@ class Logs:
             cross_size=1,
             host="node1",
             pid=1,
+            table="made_up",
         )
         self.keeper = LogKeeper.open(self._hello)
         self.has_begun = False
@@ -120,8 +113,8 @@ class Logs:
 
 def main(path: str) -> None:
     settings = TunerSettings(seed=1, max_samples=12, prior=False)
-    tuner = Tuner(settings=settings, seed=1, size=2)
-    run = Job(surface=waiting_ms, seed=1, params=CommParams(), operations=[("gossip", 2**24)])
+    tuner = Tuner(settings=settings, seed=1, size=2, baseline=MadeUp())
+    run = Job(surface=waiting_ms, seed=1, params=MadeUp(), operations=[("gossip", 2**24)])
     logs, seen = Logs(path), 0
     while run.done is None and run.steps < 4000:
         run.drive(tuner, most_steps=run.steps + 1)
@@ -142,7 +135,7 @@ def main(path: str) -> None:
                 "result": result.params.as_dict(),
                 "finished": result.finished,
                 "show": table(read_log(path)),
-                "formats": {name: render(result, name) for name in FORMATS},
+                "formats": {name: render(result, name) for name in formats_of(result.params.table)},
             }
         )
     )

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from autotune.space import PARAMETERS
+from autotune.space import HOROVOD, PARAMETERS
 from autotune.storage.contract import Replay, Resume
 from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
 from autotune.tuning.changes import Apply, Done, Line, Progress
@@ -442,10 +442,10 @@ def test_a_lucky_incumbent_does_not_keep_the_tuner_waiting(job, tuner, seed):
     ],
 )
 def test_what_no_operation_of_a_step_heeds_is_known(used, reasons):
-    told = without_operation([(name, 8) for name in sorted(used)], ())
+    told = without_operation([(name, 8) for name in sorted(used)], (), HOROVOD)
     assert told.keys() == reasons.keys()
     assert all(told[name].endswith(reasons[name]) for name in told)
-    assert without_operation([(name, 8) for name in used], set(reasons)) == {}
+    assert without_operation([(name, 8) for name in used], set(reasons), HOROVOD) == {}
 
 
 def test_two_level_operations_are_explored_only_where_a_step_uses_them(job):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autotune.trial import CommParams, Trial
+from autotune.trial import Setting, Trial
 from autotune.tuning.changes import Apply
 from autotune.tuning.comparing.certify import PairedTest
 from autotune.tuning.inforce import InForce
@@ -36,7 +36,7 @@ class PairedWindows:
         *,
         test: PairedTest,
         in_force: InForce,
-        safe: CommParams,
+        safe: Setting,
         noise: Noise,
         rng: np.random.Generator,
         steps: int,

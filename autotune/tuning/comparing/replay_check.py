@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.space import Value
 from autotune.storage.contract import Start
-from autotune.trial import CommParams, Trial
+from autotune.trial import CommParams, Setting, Trial
 from autotune.tuning import messages
 from autotune.tuning.changes import Done
 from autotune.tuning.comparing.certify import FEWEST_PAIRS, LARGEST, PairedTest
@@ -88,6 +88,7 @@ class ReplayCheck:
         seed: int,
         tuned: Mapping[str, Value],
         fixed: Mapping[str, Value],
+        baseline: Setting | None = None,
     ) -> None:
         """Prepare a check.
 
@@ -96,14 +97,16 @@ class ReplayCheck:
             seed: Makes the order within pairs reproducible.
             tuned: The setting that the job starts with, as {parameter name: value}.
             fixed: Parameters that the user set explicitly: the default has them too.
+            baseline: What the job would start with by itself; None: the runtime's default.
 
         Raises:
             InvalidSettingError: A value is outside its parameter's domain.
         """
         self.seed = seed
         self._settings = settings
-        default = Trial(trial_id=0, params=CommParams().with_values(dict(fixed)), score=0.0)
-        self._tuned = Trial(trial_id=1, params=CommParams.from_dict(tuned), score=0.0)
+        start = baseline or CommParams()
+        default = Trial(trial_id=0, params=start.with_values(dict(fixed)), score=0.0)
+        self._tuned = Trial(trial_id=1, params=type(start).from_dict(tuned), score=0.0)
         self._names = [n for n, v in default.params.as_dict().items() if v != tuned[n]]
         self._default = default
         self._in_force = InForce(self._tuned.params)
@@ -248,7 +251,7 @@ class ReplayCheck:
         self._put_in_force(best.params)
         self._done(best, f"replay check: {self._test.verdict(kept)}")
 
-    def _put_in_force(self, params: CommParams) -> None:
+    def _put_in_force(self, params: Setting) -> None:
         """Emit ``Apply`` unless ``params``, which stay, are in force."""
         self._events.add(self._in_force.change(params, known=params))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotune.trial import CommParams, Trial
+from autotune.trial import Setting, Trial
 from autotune.tuning.budget import Account
 from autotune.tuning.steps.brackets import Bracket
 from autotune.tuning.steps.records import StepRecord
@@ -25,7 +25,7 @@ class NextTrial:
         count: Which attempt at it this is, from 1 on.
     """
 
-    params: CommParams
+    params: Setting
     trial: Trial | None = None
     ratio: float = 1.0
     count: int = 1

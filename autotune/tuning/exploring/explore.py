@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.trial import CommParams, SampleKind, Trial, TrialState
+from autotune.trial import SampleKind, Setting, Trial, TrialState
 from autotune.tuning import messages
 from autotune.tuning.budget import STOP_RATIO, Account
 from autotune.tuning.changes import Progress
@@ -97,7 +97,7 @@ class Explore:
         if self.default.window is not None:
             self._look_at_default(self.default.window)
 
-    def reject(self, params: CommParams) -> None:
+    def reject(self, params: Setting) -> None:
         """Drop a setting whose results are wrong, whatever it scores."""
         attempt = self._attempt
         rejected = self._findings.reject(params)
@@ -315,7 +315,7 @@ class Explore:
     def _take_back(self) -> None:
         self._events.add(self._in_force.fall_back())
 
-    def _put_in_force(self, params: CommParams, *, limit_us: float | None = None) -> None:
+    def _put_in_force(self, params: Setting, *, limit_us: float | None = None) -> None:
         """Tell the runtime, unless ``params`` are in force."""
         known = self._findings.safe
         self._events.add(self._in_force.change(params, known=known, limit_us=limit_us))

@@ -16,7 +16,7 @@ from autotune.bayes.optimizer import Simplified
 from autotune.bayes.prior import Prior
 from autotune.bayes.surrogate import Hyperparameters
 from autotune.storage.contract import Resume
-from autotune.trial import CommParams, Gain, Standing, Trial, TrialState
+from autotune.trial import Gain, Setting, Standing, Trial, TrialState
 from autotune.tuning.exploring.memory import WarmStart
 from autotune.tuning.steps.brackets import LogRatio
 
@@ -53,8 +53,8 @@ class Findings:
         self._default = optimizer.space.default
         self._base_score = 0.0
         self._incumbent: Incumbent | None = None
-        self._preliminary: tuple[CommParams, int] | None = None
-        self._readings: Counter[CommParams] = Counter()
+        self._preliminary: tuple[Setting, int] | None = None
+        self._readings: Counter[Setting] = Counter()
 
     @property
     def incumbent(self) -> Incumbent:
@@ -96,17 +96,17 @@ class Findings:
         )
 
     @property
-    def safe(self) -> CommParams:
+    def safe(self) -> Setting:
         """The setting that training can go on with: the best one if proven, else the default."""
         standing = self.standing
         is_proven = standing is not None and standing.proven
         return standing.best.params if standing is not None and is_proven else self._default
 
-    def gain(self, params: CommParams) -> Gain | None:
+    def gain(self, params: Setting) -> Gain | None:
         """Return the gain of a setting that was read, by all that is known; None: the default."""
         return None if params == self._default else gain_of(*self.posterior(params))
 
-    def is_slower(self, params: CommParams) -> bool:
+    def is_slower(self, params: Setting) -> bool:
         """Return whether a setting that was read is slower than the default beyond noise."""
         mean, std = self.posterior(params)
         return mean < -SLOWER * std
@@ -142,7 +142,7 @@ class Findings:
         ratio = trial.score / self._base_score if self._base_score > 0 and trial.score > 0 else 1.0
         return LogRatio(mean=math.log(ratio), variance=max(self.noise, NOISY) ** 2)
 
-    def add_reading(self, params: CommParams, reading: LogRatio, *, preliminary: bool) -> None:
+    def add_reading(self, params: Setting, reading: LogRatio, *, preliminary: bool) -> None:
         """Add a reading; a preliminary one is replaced by the next one of the same setting."""
         known, self._preliminary = self._preliminary, None
         if known is not None and known[0] == params:
@@ -159,7 +159,7 @@ class Findings:
                 self._warm_start.judge(params, reading)
                 self._incumbent = None
 
-    def add_trial(self, params: CommParams, *, state: TrialState) -> Trial:
+    def add_trial(self, params: Setting, *, state: TrialState) -> Trial:
         """Add a finished trial whose readings were added; without one it is rejected."""
         gain = self.gain(params) if self._readings[params] else None
         if gain is None or state is TrialState.REJECTED:
@@ -171,7 +171,7 @@ class Findings:
         self._incumbent = None
         return trial
 
-    def reject(self, params: CommParams) -> Trial | None:
+    def reject(self, params: Setting) -> Trial | None:
         """Never propose or keep ``params`` again: their results are wrong.
 
         Returns:
@@ -189,30 +189,30 @@ class Findings:
         """Search around what ``prior`` expects."""
         self._optimizer.expect(prior)
 
-    def _tell(self, params: CommParams, reading: LogRatio) -> int:
+    def _tell(self, params: Setting, reading: LogRatio) -> int:
         self._incumbent = None
         return self._optimizer.tell(params, reading.mean, reading.variance)
 
-    def posterior(self, params: CommParams) -> tuple[float, float]:
+    def posterior(self, params: Setting) -> tuple[float, float]:
         """Return mean and standard deviation of a setting's log ratio, by all that is known."""
         mean, std = self._optimizer.posterior([params])
         return float(mean[0]), float(std[0])
 
-    def trial_of(self, params: CommParams) -> Trial | None:
+    def trial_of(self, params: Setting) -> Trial | None:
         """Return the finished trial of a setting, if there is one."""
         return next((trial for trial in self.trials if trial.params == params), None)
 
     # ---- what the optimizer makes of it ---------------------------------------------------------
 
-    def readings(self, params: CommParams) -> int:
+    def readings(self, params: Setting) -> int:
         """Return how often a setting was read between two windows of the default."""
         return self._readings[params]
 
-    def rivals(self) -> list[tuple[CommParams, float]]:
+    def rivals(self) -> list[tuple[Setting, float]]:
         """Return settings with what another reading is expected to gain, best first."""
         return self._optimizer.rivals()
 
-    def simplified(self, params: CommParams) -> Simplified:
+    def simplified(self, params: Setting) -> Simplified:
         """Return a setting with the default's value of all that has no effect."""
         return self._optimizer.simplified(params)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.bayes import BayesianOptimizer, SearchSpace
-from autotune.trial import CommParams, Trial, TrialState
+from autotune.trial import Setting, Trial, TrialState
 from autotune.tuning.steps.brackets import LogRatio
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Recollection:
         text: Where it comes from, and how it differs, for people.
     """
 
-    ratios: Mapping[CommParams, LogRatio]
-    best: CommParams
+    ratios: Mapping[Setting, LogRatio]
+    best: Setting
     text: str
 
     @classmethod
@@ -56,10 +56,10 @@ class Recollection:
 
     @classmethod
     def of_trials(
-        cls, trials: Iterable[Trial], best: CommParams, space: SearchSpace, *, text: str
+        cls, trials: Iterable[Trial], best: Setting, space: SearchSpace, *, text: str
     ) -> Recollection | None:
         """Return what ``trials``, of which ``best`` was kept, say; arguments as ``of``."""
-        ratios: dict[CommParams, LogRatio] = {}
+        ratios: dict[Setting, LogRatio] = {}
         for trial in trials:
             if trial.gain is None or trial.state is TrialState.REJECTED:
                 continue
@@ -105,14 +105,14 @@ class WarmStart:
         return self._recollection is not None
 
     @property
-    def first(self) -> CommParams | None:
+    def first(self) -> Setting | None:
         """The best setting of the earlier job, until it was tried."""
         memory = self._recollection
         if memory is None or memory.best in self._optimizer.tried:  # its trial may not have ended
             return None
         return memory.best
 
-    def judge(self, params: CommParams, reading: LogRatio) -> None:
+    def judge(self, params: Setting, reading: LogRatio) -> None:
         """Drop what is remembered, or put it in proportion, when its best setting was read.
 
         Args:
@@ -133,7 +133,7 @@ class WarmStart:
         self._recollection, self._numbers = None, {}
 
 
-def moved(params: CommParams, space: SearchSpace) -> CommParams:
+def moved(params: Setting, space: SearchSpace) -> Setting:
     """Return ``params`` with this job's value of every parameter that is not free in ``space``."""
     values = params.as_dict()
     return space.default.with_values({name: values[name] for name in space.names})

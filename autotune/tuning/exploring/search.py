@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from autotune.bayes import BayesianOptimizer, Proposal, SearchSpace
-from autotune.trial import CommParams, Trial, TrialState
+from autotune.trial import Setting, Trial, TrialState
 from autotune.tuning.budget import price_steps
 from autotune.tuning.comparing.certify import FEWEST_PAIRS
 from autotune.tuning.events import Plan
@@ -118,7 +118,7 @@ class Search:
         self.plan = replace(self.plan, proposals=tuple(others)) if others else None
         return first
 
-    def simplified(self) -> CommParams | None:
+    def simplified(self) -> Setting | None:
         """Return the incumbent with the default's value of all that has no effect, once.
 
         None: it has no such parameter, or that setting was tried already.
@@ -171,7 +171,7 @@ class Search:
         self.findings.adopt(plan.constants)
 
 
-def _plan(optimizer: BayesianOptimizer, window: int, count: int, first: CommParams | None) -> Plan:
+def _plan(optimizer: BayesianOptimizer, window: int, count: int, first: Setting | None) -> Plan:
     optimizer.learn()
 
     def price(ratios: np.ndarray) -> np.ndarray:

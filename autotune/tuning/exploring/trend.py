@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.bayes.encoding import FloatArray
 from autotune.costmodel import Machine, Predictor, Workload, matched
-from autotune.trial import CommParams
+from autotune.trial import CommParams, Setting
 from autotune.tuning.steps.scoring import Reading
 
 LATENCY_FACTORS = (1.0, 10.0, 0.1)
@@ -29,7 +29,7 @@ class PhysicsTrend:
     def __init__(
         self,
         operations: Sequence[tuple[str, int]],
-        default: CommParams,
+        default: Setting,
         reading: Reading,
         *,
         size: int,
@@ -39,7 +39,7 @@ class PhysicsTrend:
 
         Args:
             operations: (operation, payload bytes) of one training step, in order.
-            default: The default setting.
+            default: The default setting; the engine has one like it (``Setting.as_engine``).
             reading: Its step time and exposed communication.
             size: Ranks of the job.
             hosts: Hosts they are on.
@@ -51,20 +51,28 @@ class PhysicsTrend:
             compute_us=max(1.0, reading.step_us - exposed),
             gathered=gathered,
         )
+        engine = _engine_setting(default)
         typical = Machine(hosts=hosts, local_size=max(1, size // hosts))
         machines = [
-            matched(self._workload, with_latency(typical, factor), default, exposed)
+            matched(self._workload, with_latency(typical, factor), engine, exposed)
             for factor in LATENCY_FACTORS
         ]
         self._models = [Predictor(self._workload, machine) for machine in machines]
-        self._known: dict[CommParams, FloatArray] = {}
+        self._known: dict[Setting, FloatArray] = {}
 
-    def __call__(self, params: CommParams) -> FloatArray:
+    def __call__(self, params: Setting) -> FloatArray:
         """Return the expected log scores ``(p,)`` of a setting; remembered."""
         if params not in self._known:
-            times = [model(params).step_us for model in self._models]
+            engine = _engine_setting(params)
+            times = [model(engine).step_us for model in self._models]
             self._known[params] = np.array([-math.log(time) for time in times])
         return self._known[params]
+
+
+def _engine_setting(params: Setting) -> CommParams:
+    engine = params.as_engine
+    assert engine is not None
+    return engine
 
 
 def with_latency(machine: Machine, factor: float) -> Machine:

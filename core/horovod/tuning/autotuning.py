@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.service.step_source import StepSource
 from horovod.common import basics
 from horovod.tuning.session import Session, State
-from horovod.tuning.step_source import StepSource
 from horovod.tuning.table import PARAMETERS
 
 MOST_SAMPLES = 2**40

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, LogError
 from autotune.result import Result, differences, read_result
-from autotune.space import PARAMETERS
+from autotune.space import HOROVOD, PARAMETERS
 from autotune.storage.placeholders import expand
 from horovod.common.settings import Settings
 
@@ -37,6 +37,7 @@ def replayed_params(
     fixed = settings.fixed
     try:
         result = read_result(os.path.expanduser(expand(given, REPLAY, os.environ, host=host)))
+        _check_table(result)
     except AutotuneError as error:
         if len(fixed) < len(PARAMETERS):
             raise ValueError(f"{REPLAY}: {error}") from None
@@ -45,6 +46,15 @@ def replayed_params(
     other = differences(result, size=size, local_size=local_size, versions=versions)
     _warn(given, result, settings, other)
     return {**result.params.as_dict(), **fixed}
+
+
+def _check_table(result: Result) -> None:
+    table = result.params.table
+    if table is not HOROVOD:
+        raise LogError(
+            f"the log is of the table {table.name!r}: expected {HOROVOD.name!r}; its settings are "
+            f"put in force by {table.outside}"
+        )
 
 
 def _warn(given: str, result: Result, settings: Settings, other: str) -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import autotune
-from autotune.storage.csv_log import HEADER, row_text
+from autotune.space import HOROVOD
+from autotune.storage.csv_log import row_text
+
+HEADER = ",".join(HOROVOD.columns)
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "python.md"
 

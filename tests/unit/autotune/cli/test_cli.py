@@ -13,9 +13,9 @@ import pytest
 
 from autotune.cli.main import main
 from autotune.result import read_result
+from autotune.space import HOROVOD
 from autotune.storage import open_logs
 from autotune.storage.contract import RunInfo
-from autotune.storage.csv_log import HEADER
 from autotune.trial import (
     Certificate,
     CommParams,
@@ -26,6 +26,8 @@ from autotune.trial import (
     Trial,
     TrialState,
 )
+
+HEADER = ",".join(HOROVOD.columns)
 
 DATA = Path(__file__).parents[3] / "data"
 FINISHED = str(DATA / "horovod-0.28.1-autotune-resnet50-gradients-2-ranks.csv")

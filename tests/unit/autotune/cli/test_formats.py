@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cli.formats import FORMATS, flags, render
+from autotune.cli.formats import flags, formats_of, render
 from autotune.errors import InvalidSettingError
 from autotune.exact import rounded
 from autotune.result import Result, environment
-from autotune.space import BY_ENV, BY_NAME, PARAMETERS
+from autotune.space import BY_ENV, BY_NAME, HOROVOD, PARAMETERS
 from autotune.trial import CommParams
 
 BARE = {"PATH": os.environ["PATH"]}
@@ -123,7 +123,7 @@ READERS: dict[str, Callable[[str], CommParams]] = {
 
 
 def test_every_format_has_a_reader_here() -> None:
-    assert set(READERS) == set(FORMATS)
+    assert set(READERS) == set(formats_of(HOROVOD))
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from autotune.errors import LogError
 from autotune.exact import exact, exact_shown
-from autotune.space import BY_NAME
-from autotune.storage.csv_log import HEADER, CsvLog, replace_file, row_text, set_aside
+from autotune.space import BY_NAME, HOROVOD
+from autotune.storage.csv_log import CsvLog, replace_file, row_text, set_aside
 from autotune.storage.foreign import parse_csv
 from autotune.trial import RunState
+
+HEADER = ",".join(HOROVOD.columns)
 
 COLUMNS = (
     "hierarchical_allreduce,hierarchical_allgather,cache_capacity,cycle_time_ms,"

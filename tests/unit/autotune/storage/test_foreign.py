@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import LogError
-from autotune.space import BY_NAME
-from autotune.storage.csv_log import HEADER
+from autotune.space import BY_NAME, HOROVOD
 from autotune.storage.foreign import CsvContent, parse_csv
 from autotune.trial import CommParams, TrialState
+
+HEADER = ",".join(HOROVOD.columns)
 
 DATA = Path(__file__).parents[3] / "data"
 FIVE = "hierarchical_allreduce,hierarchical_allgather,cycle_time_ms,tensor_fusion_threshold,score"

@@ -18,9 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.space import HOROVOD
 from autotune.storage import Replay, Resume, open_logs, read_log
-from autotune.storage.csv_log import HEADER, row_text
+from autotune.storage.csv_log import row_text
 from autotune.trial import RunState
+
+HEADER = ",".join(HOROVOD.columns)
 
 TRIALS = 2
 CHANGES = ("write", "ftruncate", "replace", "link", "unlink")

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import LogBusyError, LogError
+from autotune.space import HOROVOD
 from autotune.storage import Fresh, Logs, Replay, Resume, locking, open_logs, read_log
-from autotune.storage.csv_log import HEADER
 from autotune.storage.paths import default_db_path
 from autotune.trial import RunState, Standing, TrialState
+
+HEADER = ",".join(HOROVOD.columns)
 
 DATA = Path(__file__).parents[3] / "data"
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import LogError, NoAnswerError
+from autotune.space import HOROVOD
 from autotune.storage import Resume, open_logs, read_log, sqlite_reader
-from autotune.storage.csv_log import HEADER
 from autotune.storage.standing import best_so_far
 from autotune.trial import RunState, Standing, TrialState
+
+HEADER = ",".join(HOROVOD.columns)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import LogError
+from autotune.space import HOROVOD
 from autotune.storage import Replay, Resume, open_logs, paths, read_log, sqlite_log
-from autotune.storage.csv_log import HEADER, row_text
+from autotune.storage.csv_log import row_text
 from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import list_runs, open_read_only, read_run
 from autotune.storage.sqlite_schema import fingerprint_hash
 from autotune.trial import RunState, Standing
+
+HEADER = ",".join(HOROVOD.columns)
 
 DATA = Path(__file__).parents[3] / "data"
 OLD_ROWS = [
@@ -174,7 +177,7 @@ class TestVersion1:
         assert view.standing is not None and view.standing.gain == make_gain(11)
         assert view.answer().params == new.params and len(view.trials) == 4
         assert csv.read_text().splitlines()[1:] == [*OLD_ROWS, row_text(new)]
-        assert query(old, "PRAGMA user_version") == [(2,)]
+        assert query(old, "PRAGMA user_version") == [(3,)]
         assert query(old, "SELECT gain_percent FROM trial_gains WHERE trial_id = 3") == [(12.0,)]
 
     def test_a_job_replays_it_and_repeats_its_last_row(self, old: Path, make_run) -> None:

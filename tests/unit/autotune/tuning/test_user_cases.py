@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli.formats import FORMATS
+from autotune.cli.formats import formats_of
 from autotune.cli.main import main
+from autotune.space import HOROVOD
 from autotune.storage import open_logs
 from autotune.storage.contract import RunInfo
 from autotune.trial import Certificate, CommParams, Fingerprint, RunState, Trial, TrialState
@@ -44,7 +45,7 @@ def answer(capsys, *arguments: str) -> str:
 class TestS7:
     """Logs of different releases: 5, 6 and 7 columns, a stray blank before one field."""
 
-    @pytest.mark.parametrize("name", FORMATS)
+    @pytest.mark.parametrize("name", formats_of(HOROVOD))
     def test_every_release_gives_the_same_best_in_every_format(self, capsys, tmp_path, name):
         answers = {
             answer(capsys, "best", foreign_log(tmp_path / "log.csv", release), "--format", name)

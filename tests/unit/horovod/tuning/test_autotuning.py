@@ -6,12 +6,12 @@ import pytest
 
 pytest.importorskip("horovod._engine")
 
+from autotune.service.step_source import StepSource
 from autotune.tuning.changes import Done
 from horovod.common.mpi import Topology
 from horovod.tuning.job_description import inert_parameters, make_hello, nothing_to_tune
 from horovod.tuning.session import Session
 from horovod.tuning.settings import read_settings
-from horovod.tuning.step_source import StepSource
 
 
 def topology(local: int = 2, hosts: int = 1) -> Topology:
@@ -101,7 +101,7 @@ def test_an_optimizer_that_is_no_longer_used_loses_its_role() -> None:
 def test_replayed_settings_that_give_way_are_told_once_as_a_warning(
     monkeypatch, caplog, certified, level
 ) -> None:
-    monkeypatch.setattr(Session, "_launch", lambda session, hello, cores: None)
+    monkeypatch.setattr(Session, "_launch", lambda session, hello, start, cores: None)
     session = Session()
     environ = {"HOROVOD_AUTOTUNE_REPLAY": "log.csv", "HOROVOD_AUTOTUNE_REPLAY_CHECK": "1"}
     session._check(read_settings(environ), topology(), "Open MPI")

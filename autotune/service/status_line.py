@@ -9,10 +9,14 @@ _ERASE_LINE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """Writes to ``logger``; progress goes to standard error directly where that is a terminal."""
+    """Writes to ``logger``; progress goes to standard error directly where that is a terminal.
 
-    def __init__(self, logger: logging.Logger) -> None:
+    There it begins with ``tag`` in brackets.
+    """
+
+    def __init__(self, logger: logging.Logger, *, tag: str) -> None:
         self._logger = logger
+        self._tag = tag
         self._open = False
 
     def line(self, text: str, level: str = "info") -> None:
@@ -25,7 +29,7 @@ class StatusLine:
         if not sys.stderr.isatty():
             self._logger.info("%s", text)
             return
-        sys.stderr.write(f"{_ERASE_LINE}[horovod] {text}")
+        sys.stderr.write(f"{_ERASE_LINE}[{self._tag}] {text}")
         sys.stderr.flush()
         self._open = True
 

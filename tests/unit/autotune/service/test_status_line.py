@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from horovod.tuning.status_line import StatusLine
+from autotune.service.status_line import StatusLine
 
 
 class Terminal(io.StringIO):
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 def status_line() -> StatusLine:
     logger = logging.getLogger("test-status-line")
     logger.setLevel(logging.INFO)
-    return StatusLine(logger)
+    return StatusLine(logger, tag="test")
 
 
 def test_without_a_terminal_it_is_a_line(
@@ -47,5 +47,5 @@ def test_on_a_terminal_it_stays_in_place(
     text = terminal.getvalue()
     assert text.count("\n") == 1
     assert text.endswith("trial 2\n")
-    assert text.count("\r") == 2
+    assert text.count("\r") == 2 and "[test] trial 1" in text
     assert [r.message for r in caplog.records] == ["done"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from horovod.tuning import service_process
-from horovod.tuning.service_process import ServiceProcess, child_environment, reap_previous
+from autotune.service import child_process
+from autotune.service.child_process import ServiceProcess, child_environment, reap_previous
 
 ECHO = """
 import sys
@@ -70,14 +70,14 @@ def test_the_end_of_the_child_is_seen_and_its_last_words_are_kept() -> None:
 
 
 def test_a_child_that_lingers_is_reaped_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_process, "_unreaped", [])
+    monkeypatch.setattr(child_process, "_unreaped", [])
     service = start("import time; time.sleep(60)")
     service.close()
-    assert service_process._unreaped == [service._pid]
+    assert child_process._unreaped == [service._pid]
     begin = time.monotonic()
     reap_previous(0.1)
     assert time.monotonic() - begin < 5
-    assert service_process._unreaped == []
+    assert child_process._unreaped == []
 
 
 def test_the_child_inherits_nothing() -> None:
@@ -114,7 +114,7 @@ def test_the_child_shares_the_scheduling_group_of_its_parent_but_not_its_process
 
 PARENT = f"""
 import os, signal, sys, time
-from horovod.tuning.service_process import ServiceProcess, child_environment
+from autotune.service.child_process import ServiceProcess, child_environment
 
 def interrupted(signum, frame):
     service.send(b"still there\\n")
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_the_parent_only() -> None:
 def test_the_tuner_ends_when_its_parent_is_killed() -> None:
     code = """
 import os, sys, time
-from horovod.tuning.service_process import ServiceProcess, child_environment
+from autotune.service.child_process import ServiceProcess, child_environment
 command = (sys.executable, "-P", "-m", "autotune.service")
 service = ServiceProcess(command, child_environment(os.environ))
 print(service._pid, flush=True)
