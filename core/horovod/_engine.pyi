@@ -90,12 +90,37 @@ class Transport:
     @property
     def size(self) -> int: ...
 
-def mpi_transport(comm: int) -> Transport:
+class MpiInterface:
+    """What has to be known of an MPI library to call it (``horovod.common.mpi_library``)."""
+
+    handle_bytes: int
+    """Size of MPI_Comm, MPI_Datatype and MPI_Request: 4 or 8."""
+    status_bytes: int
+    error_text_bytes: int
+    byte: int
+    """MPI_BYTE, as ``mpi4py.MPI._handleof`` returns it."""
+    no_request: int
+    """MPI_REQUEST_NULL."""
+    isend: int
+    """Addresses of functions: MPI_Isend and so on."""
+    irecv: int
+    testall: int
+    cancel: int
+    error_string: int
+
+    def __init__(self) -> None: ...
+
+def mpi_transport(interface: MpiInterface, comm: int, rank: int, size: int) -> Transport:
     """**Local.** Return a transport over MPI.
 
     Args:
+        interface: Of the library that made ``comm``.
         comm: MPI_Comm as an address (``mpi4py.MPI._handleof``), whose messages are all the
-            transport's; it must not be freed while the transport lives.
+            transport's; it must return its errors, and not be freed while the transport lives.
+        rank, size: The caller's rank in ``comm``, and its size.
+
+    Raises:
+        EngineError: The handles of ``interface`` have a size that no MPI has.
     """
 
 class StepRecord:
@@ -446,12 +471,6 @@ def nccl_version(path: str) -> int:
 
 def cuda_version() -> int:
     """Newest CUDA version that NVIDIA's driver knows, or 0 without a driver."""
-
-def mpi_library() -> str:
-    """Path of the libmpi that the engine resolved, or '' without one."""
-
-def mpi_library_version() -> str:
-    """MPI_Get_library_version of that library."""
 
 def messages_were_left_behind() -> bool:
     """Return whether MPI may still deliver messages of an operation that failed."""

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <memory>
 
 #include "bindings/bind.h"
@@ -14,14 +15,25 @@ void bind_transport(py::module_& module) {
   py::class_<PointToPoint, std::shared_ptr<PointToPoint>>(module, "Transport")
       .def_property_readonly("rank", &PointToPoint::rank)
       .def_property_readonly("size", &PointToPoint::size);
+  py::class_<MpiInterface>(module, "MpiInterface")
+      .def(py::init<>())
+      .def_readwrite("handle_bytes", &MpiInterface::handle_bytes)
+      .def_readwrite("status_bytes", &MpiInterface::status_bytes)
+      .def_readwrite("error_text_bytes", &MpiInterface::error_text_bytes)
+      .def_readwrite("byte", &MpiInterface::byte)
+      .def_readwrite("no_request", &MpiInterface::no_request)
+      .def_readwrite("isend", &MpiInterface::isend)
+      .def_readwrite("irecv", &MpiInterface::irecv)
+      .def_readwrite("testall", &MpiInterface::testall)
+      .def_readwrite("cancel", &MpiInterface::cancel)
+      .def_readwrite("error_string", &MpiInterface::error_string);
   module.def(
       "mpi_transport",
-      [](std::uintptr_t comm) -> std::shared_ptr<PointToPoint> {
-        return make_mpi_point_to_point(comm);
+      [](const MpiInterface& interface, std::uintptr_t comm, int rank,
+         int size) -> std::shared_ptr<PointToPoint> {
+        return make_mpi_point_to_point(interface, comm, rank, size);
       },
-      "comm"_a);
-  module.def("mpi_library", &mpi_library_path);
-  module.def("mpi_library_version", &mpi_library_version);
+      "interface"_a, "comm"_a, "rank"_a, "size"_a);
   module.def("messages_were_left_behind", [] { return messages_were_left_behind.load(); });
 }
 

@@ -1,8 +1,9 @@
 """Checks what linters do not see: includes of the C++ sources and imports of the native module.
 
 * outside csrc/bindings: no Python.h, no pybind11; no torch header anywhere;
-* csrc/engine: no mpi.h, no nccl.h, no CUDA header, and no header of a backend: of csrc/comm only
-  what lies in that folder itself (interfaces, and the choice among backends);
+* no mpi.h anywhere, as no MPI is there when the package is built (comm/mpi/mpi_point_to_point.h);
+* csrc/engine: no nccl.h, no CUDA header, and no header of a backend: of csrc/comm only what lies in
+  that folder itself (interfaces, and the choice among backends);
 * csrc: no environment variables;
 * folders point one way: bindings -> engine -> control | comm -> common;
 * the folders of csrc/comm, and those of csrc/engine, have no circle among them;
@@ -34,7 +35,8 @@ ENGINE_IMPORTERS = re.compile(r"horovod/(common|tuning/session|torch|runner/prob
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 PYTHON = re.compile(r"^(Python\.h|pybind11/)")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
-BACKENDS = re.compile(r"^(mpi\.h|mpi-ext\.h|nccl\.h|cuda|cuda_runtime)")
+MPI = re.compile(r"^(mpi|mpi-ext)\.h$")
+BACKENDS = re.compile(r"^(nccl\.h|cuda|cuda_runtime)")
 ENVIRONMENT = re.compile(r"\b(secure_)?getenv\s*\(|\bsetenv\s*\(|\bputenv\s*\(")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -48,6 +50,8 @@ def check_source(path: Path, csrc: Path) -> Iterator[str]:
             yield f"includes {name}: only csrc/bindings knows Python"
         if TORCH.match(name):
             yield f"includes {name}: no torch headers in the engine"
+        if MPI.match(name):
+            yield f"includes {name}: the package is built without MPI"
         folders = folders_of(path, name, csrc)
         is_backend = BACKENDS.match(name) or (folders[:1] == ("comm",) and len(folders) > 1)
         if layer == "engine" and is_backend:

@@ -143,7 +143,6 @@ def engine(environ: Environ) -> Counts:
     build = Path("build/engine-tests")
     options = ["-DHVD_BUILD_TESTS=ON", "-DHVD_BUILD_MODULE=OFF", "-DCMAKE_BUILD_TYPE=Release"]
     options += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}"]
-    options += [f"-DMPI_CXX_COMPILER={BIN / 'mpicxx'}"]
     configure: list[str | Path] = [BIN / "cmake", "-S", "csrc", "-B", build, *options]
     steps = [configure, [BIN / "cmake", "--build", build, "--parallel", "2"]]
     for step in steps:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from horovod import _engine
-from horovod.common import cuda_libraries, mpi, operation, timeline
+from horovod.common import cuda_libraries, mpi, mpi_library, operation, timeline
 from horovod.common.launched import singleton_error
 from horovod.common.settings import Settings
 from horovod.common.starting import Job, Start, TunerLink, start_job
@@ -222,8 +222,8 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_built() -> bool:
-    """**Local.** Return whether the engine found an MPI library."""
-    return bool(_engine.mpi_library())
+    """**Local.** Return whether there is an MPI on this machine that a job can use."""
+    return mpi_library.is_loaded() or not mpi_library.find().error
 
 
 def mpi_enabled() -> bool:

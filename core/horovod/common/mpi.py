@@ -8,7 +8,6 @@ hang).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import time
@@ -90,39 +89,6 @@ def thread_error(mpi: Any, size: int) -> str | None:
         f"MPI provides {names.get(level, level)}: expected at least THREAD_SERIALIZED, as the "
         "engine has its own thread; remove mpi4py.rc.thread_level and mpi4py.rc.threads, or use an "
         "MPI that was built with thread support"
-    )
-
-
-def library_path(mpi: Any) -> str:
-    """**Local.** Return the path of the MPI library that mpi4py resolved, '' when unknown."""
-
-    class DlInfo(ctypes.Structure):
-        _fields_ = (
-            ("file", ctypes.c_char_p),
-            ("base", ctypes.c_void_p),
-            ("symbol", ctypes.c_char_p),
-            ("address", ctypes.c_void_p),
-        )
-
-    try:
-        extension = ctypes.CDLL(mpi.__file__, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-        address = ctypes.cast(extension.MPI_Init, ctypes.c_void_p)
-        info = DlInfo()
-        dladdr = ctypes.CDLL(None).dladdr
-        dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(DlInfo))
-        found = dladdr(address, ctypes.byref(info)) != 0 and info.file
-    except (OSError, AttributeError):
-        return ""
-    return os.fsdecode(info.file) if found else ""
-
-
-def library_error(ours: str, theirs: str) -> str | None:
-    """**Local.** Return the error when engine (``ours``) and mpi4py (``theirs``) differ."""
-    if not ours or not theirs or os.path.realpath(ours) == os.path.realpath(theirs):
-        return None
-    return (
-        f"two MPI libraries in one process: the engine resolved {ours}, mpi4py resolved {theirs}; "
-        "reinstall mpi4py or hvd-autotune with the same mpicc first on the PATH"
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from horovod import _engine
-from horovod.common import advice, builds, mpi, secret, timeline
+from horovod.common import advice, builds, mpi, mpi_library, secret, timeline
 from horovod.common.process_set import (
     ProcessSet,
     agree_static_sets,
@@ -208,9 +208,7 @@ def _read_own(
         )
     except ValueError as error:
         return topology, None, RankReport({}, str(error)), ()
-    wrong = mpi.thread_error(start.mpi, topology.size) or mpi.library_error(
-        _engine.mpi_library(), mpi.library_path(start.mpi)
-    )
+    wrong = mpi.thread_error(start.mpi, topology.size)
     report = RankReport(parsed.to_agree, wrong, process_sets=ranks)
     return topology, parsed, report, sets
 
@@ -305,7 +303,7 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     key = secret.job_key(start.communicator, parsed[secret.ENV])
     rendezvous = _engine.Rendezvous(key) if topology.rank == 0 and not alone else None
     address = start.communicator.bcast(rendezvous.address if rendezvous else "", root=0)
-    transport = None if alone else _engine.mpi_transport(start.mpi._handleof(start.communicator))
+    transport = None if alone else mpi_library.transport(start.mpi, start.communicator)
     return _engine.Engine(options, rendezvous, address, key, transport)
 
 

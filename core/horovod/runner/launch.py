@@ -256,9 +256,9 @@ def make_environment(arguments: argparse.Namespace) -> dict[str, str]:
 def missing_mpirun() -> str:
     """Return the sentence for a machine without ``mpirun``."""
     build = probe.engine_build()
-    why = build.error or f"the engine uses {build.library or 'no MPI'}"
+    why = build.error or f"mpi4py uses {build.library or 'no MPI'}"
     return (
-        f"no mpirun beside the engine's MPI or on PATH ({why}); put your MPI's bin folder on PATH, "
+        f"no mpirun beside mpi4py's MPI or on PATH ({why}); put your MPI's bin folder on PATH, "
         "or use your site's launcher (srun, mpiexec); see horovodrun --check-build"
     )
 

@@ -1,7 +1,6 @@
-"""Asks a child process what the engine was built with.
+"""Asks a child process what is on this machine: the engine, an MPI, CUDA and NCCL.
 
-A broken build then cannot harm the launcher. Nothing here starts MPI: the child imports
-``horovod._engine`` and no mpi4py.
+A broken build then cannot harm the launcher, and nothing is loaded into it. MPI is not started.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from horovod.common.mpi_library import MpiLibrary
+
 _CHILD = """
 import json
-from horovod import _engine
-from horovod.common import cuda_libraries as gpu
-mpi = _engine.mpi_library(), _engine.mpi_library_version()
-print(json.dumps([*mpi, gpu.cuda_version(), gpu.nccl_version(), gpu.find_libraries().nccl]))
+from horovod.common import cuda_libraries as gpu, mpi_library
+gpus = [gpu.cuda_version(), gpu.nccl_version(), gpu.find_libraries().nccl]
+print(json.dumps([mpi_library.ask(), *gpus]))
 """
 
 
@@ -29,11 +29,12 @@ NAMES = ("mpirun", "mpiexec")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineBuild:
-    """What the engine says about itself.
+    """What the engine finds.
 
     Attributes:
-        library: Path of the libmpi that it resolved; "" without one.
+        library: Path of the libmpi that a job would use; "" without one.
         version: What that library says about itself.
+        mpi_error: Why there is none; "" when there is.
         cuda: Newest CUDA that the driver knows, e.g. 13000; 0 without a driver.
         nccl: NCCL's version, e.g. 22809; 0 without it.
         nccl_library: Its path; "" where the loader finds it.
@@ -42,6 +43,7 @@ class EngineBuild:
 
     library: str = ""
     version: str = ""
+    mpi_error: str = ""
     cuda: int = 0
     nccl: int = 0
     nccl_library: str = ""
@@ -50,7 +52,7 @@ class EngineBuild:
 
 @functools.cache
 def engine_build() -> EngineBuild:
-    """Return what the engine of this Python was built with. **Local.**"""
+    """Return what the engine of this Python finds. **Local.**"""
     try:
         child = subprocess.run(
             [sys.executable, "-P", "-c", _CHILD],
@@ -64,10 +66,12 @@ def engine_build() -> EngineBuild:
     if child.returncode:
         lines = child.stderr.strip().splitlines()
         return EngineBuild(error=lines[-1] if lines else f"exit code {child.returncode}")
-    library, version, cuda, nccl, path = json.loads(child.stdout.strip().splitlines()[-1])
+    mpi, cuda, nccl, path = json.loads(child.stdout.strip().splitlines()[-1])
+    found = MpiLibrary(**mpi)
     return EngineBuild(
-        library=os.path.normpath(library) if library else "",
-        version=" ".join(version.split()).rstrip("\0"),
+        library=found.path,
+        version=found.version,
+        mpi_error=found.error,
         cuda=cuda,
         nccl=nccl,
         nccl_library=path,

@@ -1,10 +1,8 @@
 #include "comm/mpi/mpi_point_to_point.h"
 
-#include <dlfcn.h>
-#include <mpi.h>
-
-#include <array>
 #include <chrono>
+#include <cstddef>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,42 +17,45 @@ namespace {
 // up, too, and this is a matter of milliseconds.
 constexpr auto patience = std::chrono::milliseconds(250);
 
-void check(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  throw EngineError(std::string(call) + " failed: " + std::string(text.data(), size_t(length)));
-}
-
+// `Handle` is that of the library's MPI_Comm, MPI_Datatype and MPI_Request.
+template <typename Handle>
 class MpiPointToPoint final : public PointToPoint {
  public:
-  explicit MpiPointToPoint(MPI_Comm comm) : comm_(comm) {
-    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-  }
+  MpiPointToPoint(const MpiInterface& mpi, std::uintptr_t comm, int rank, int size)
+      : isend_(reinterpret_cast<Isend*>(mpi.isend)),
+        irecv_(reinterpret_cast<Irecv*>(mpi.irecv)),
+        testall_(reinterpret_cast<Testall*>(mpi.testall)),
+        cancel_(reinterpret_cast<Cancel*>(mpi.cancel)),
+        error_string_(reinterpret_cast<ErrorString*>(mpi.error_string)),
+        error_text_bytes_(mpi.error_text_bytes),
+        status_bytes_(mpi.status_bytes),
+        byte_((Handle)mpi.byte),  // a C-style cast covers ints and pointers
+        no_request_((Handle)mpi.no_request),
+        comm_((Handle)comm),
+        rank_(rank),
+        size_(size) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   void send(int peer, const void* data, int64_t bytes) override {
-    requests_.push_back(MPI_REQUEST_NULL);
-    post(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_, &requests_.back()),
+    requests_.push_back(no_request_);
+    post(isend_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
          "MPI_Isend");
   }
 
   void receive(int peer, void* data, int64_t bytes) override {
     receives_.push_back(requests_.size());
-    requests_.push_back(MPI_REQUEST_NULL);
-    post(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_, &requests_.back()),
+    requests_.push_back(no_request_);
+    post(irecv_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
          "MPI_Irecv");
   }
 
   bool test_all() override {
     int done = 0;
-    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
-                      MPI_STATUSES_IGNORE),
+    const size_t bytes = requests_.size() * static_cast<size_t>(status_bytes_);
+    statuses_.resize(bytes / sizeof(std::max_align_t) + 1);
+    check(testall_(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data()),
           "MPI_Testall");
     if (done) clear();
     return done != 0;
@@ -66,8 +67,8 @@ class MpiPointToPoint final : public PointToPoint {
     bool done = false;
     try {
       for (const size_t place : receives_) {
-        if (requests_[place] == MPI_REQUEST_NULL) continue;
-        check(MPI_Cancel(&requests_[place]), "MPI_Cancel");
+        if (requests_[place] == no_request_) continue;
+        check(cancel_(&requests_[place]), "MPI_Cancel");
       }
       while (!(done = test_all()) && std::chrono::steady_clock::now() < deadline) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -79,9 +80,23 @@ class MpiPointToPoint final : public PointToPoint {
   }
 
  private:
+  using Isend = int(const void*, int, Handle type, int peer, int tag, Handle comm, Handle* request);
+  using Irecv = int(void*, int, Handle type, int peer, int tag, Handle comm, Handle* request);
+  using Testall = int(int, Handle* requests, int* done, void* statuses);
+  using Cancel = int(Handle* request);
+  using ErrorString = int(int code, char* text, int* length);
+
+  void check(int code, const char* call) {
+    if (code == success) return;
+    std::vector<char> text(static_cast<size_t>(error_text_bytes_) + 1);
+    int length = 0;
+    error_string_(code, text.data(), &length);
+    throw EngineError(std::string(call) + " failed: " + text.data());
+  }
+
   // As `check`; what was posted before is given up.
   void post(int code, const char* call) {
-    if (code != MPI_SUCCESS) give_up();
+    if (code != success) give_up();
     check(code, call);
   }
 
@@ -90,32 +105,39 @@ class MpiPointToPoint final : public PointToPoint {
     receives_.clear();
   }
 
+  static constexpr int success = 0;  // MPI_SUCCESS, by the standard
   static constexpr int tag = 0;
-  MPI_Comm comm_;
-  int rank_ = 0;
-  int size_ = 1;
-  std::vector<MPI_Request> requests_;
+  Isend* isend_;
+  Irecv* irecv_;
+  Testall* testall_;
+  Cancel* cancel_;
+  ErrorString* error_string_;
+  int error_text_bytes_;
+  int status_bytes_;
+  Handle byte_;
+  Handle no_request_;
+  Handle comm_;
+  int rank_;
+  int size_;
+  std::vector<Handle> requests_;
   std::vector<size_t> receives_;  // those of them that receive
+  // MPI_STATUSES_IGNORE would do, but mpi4py does not tell it.
+  std::vector<std::max_align_t> statuses_;
 };
 
 }  // namespace
 
-std::unique_ptr<PointToPoint> make_mpi_point_to_point(std::uintptr_t handle) {
-  // MPI_Comm is a pointer in Open MPI and an int in MPICH; a C-style cast covers both.
-  return std::make_unique<MpiPointToPoint>((MPI_Comm)handle);
-}
-
-std::string mpi_library_version() {
-  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-  int length = 0;
-  MPI_Get_library_version(text.data(), &length);
-  return std::string(text.data());
-}
-
-std::string mpi_library_path() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&MPI_Get_library_version), &info) == 0) return "";
-  return info.dli_fname ? info.dli_fname : "";
+std::unique_ptr<PointToPoint> make_mpi_point_to_point(const MpiInterface& mpi, std::uintptr_t comm,
+                                                      int rank, int size) {
+  if (mpi.handle_bytes == sizeof(int)) {
+    return std::make_unique<MpiPointToPoint<int>>(mpi, comm, rank, size);
+  }
+  if (mpi.handle_bytes == sizeof(void*)) {
+    return std::make_unique<MpiPointToPoint<void*>>(mpi, comm, rank, size);
+  }
+  throw EngineError("MPI: expected handles of " + std::to_string(sizeof(int)) + " or " +
+                    std::to_string(sizeof(void*)) + " bytes, got " +
+                    std::to_string(mpi.handle_bytes));
 }
 
 }  // namespace autotune

@@ -1,22 +1,39 @@
 // Point-to-point transport over an MPI communicator. mpi4py starts and ends MPI; the engine only
-// uses the communicator it is given. Errors become EngineError (MPI_ERRORS_RETURN).
+// uses the communicator it is given. Errors become EngineError.
+//
+// The engine is built and linked without any MPI. It calls the library that mpi4py has loaded, by
+// the few addresses and values of `MpiInterface`: those, too, come from mpi4py, so that one build
+// fits Open MPI, MPICH and all that share one of their binary interfaces, and a process never holds
+// two MPIs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "comm/point_to_point.h"
 
 namespace autotune {
 
-// `handle` is an MPI_Comm as mpi4py's `_handleof` returns it. The communicator must be for this use
-// alone and live as long as the transport.
-std::unique_ptr<PointToPoint> make_mpi_point_to_point(std::uintptr_t handle);
+struct MpiInterface {
+  // Size of MPI_Comm, MPI_Datatype and MPI_Request: 4 (an int: MPICH) or 8 (a pointer: Open MPI and
+  // the standard interface of MPI 5).
+  int handle_bytes = 0;
+  int status_bytes = 0;           // of MPI_Status
+  int error_text_bytes = 0;       // MPI_MAX_ERROR_STRING
+  std::uintptr_t byte = 0;        // MPI_BYTE
+  std::uintptr_t no_request = 0;  // MPI_REQUEST_NULL
+  // Addresses of MPI_Isend, MPI_Irecv, MPI_Testall, MPI_Cancel, MPI_Error_string.
+  std::uintptr_t isend = 0;
+  std::uintptr_t irecv = 0;
+  std::uintptr_t testall = 0;
+  std::uintptr_t cancel = 0;
+  std::uintptr_t error_string = 0;
+};
 
-std::string mpi_library_version();
-
-// Path of the shared library that the engine calls.
-std::string mpi_library_path();
+// `comm` is an MPI_Comm as mpi4py's `_handleof` returns it, in which the caller is `rank` of
+// `size`. It must be for this use alone, live as long as the transport and return its errors
+// (MPI_ERRORS_RETURN). Throws EngineError where `mpi` has another size of handles than those above.
+std::unique_ptr<PointToPoint> make_mpi_point_to_point(const MpiInterface& mpi, std::uintptr_t comm,
+                                                      int rank, int size);
 
 }  // namespace autotune

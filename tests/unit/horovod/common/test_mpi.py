@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,19 +40,6 @@ def test_a_thread_level_below_serialized_works_for_one_rank_only() -> None:
     assert mpi.thread_error(FakeMPI(level=2), 8) is None
     assert mpi.thread_error(FakeMPI(level=1), 1) is None
     assert "THREAD_FUNNELED" in (mpi.thread_error(FakeMPI(level=1), 2) or "")
-
-
-def test_two_libraries_are_named(tmp_path: Path) -> None:
-    first, second = tmp_path / "libmpi.so.40", tmp_path / "libmpi.so.12"
-    link = tmp_path / "libmpi.so"
-    for path in (first, second):
-        path.touch()
-    link.symlink_to(first)
-    assert mpi.library_error(str(first), str(link)) is None
-    assert mpi.library_error("", str(first)) is None
-    error = mpi.library_error(str(first), str(second)) or ""
-    assert str(first) in error
-    assert str(second) in error
 
 
 def test_a_job_that_ended_well_ends_mpi() -> None:

@@ -1,0 +1,154 @@
+"""The MPI library of this process: the one that mpi4py has loaded, whichever it is.
+
+The engine is built without MPI. What it has to know of the library is asked here from mpi4py, which
+is built for the binary interface of that library (Open MPI's, MPICH's, the standard one of MPI 5):
+where its functions are, and what a few constants are there. So one build of this package fits every
+MPI that mpi4py can use, a process never holds two of them, and without any MPI nothing is missing
+but the way through it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horovod import _engine
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_CHILD = """
+import json
+from horovod.common import mpi_library
+print(json.dumps(mpi_library.ask()))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiLibrary:
+    """What mpi4py finds on this machine.
+
+    Attributes:
+        path: Of the libmpi; "" without one.
+        version: What that library says about itself.
+        error: Why there is none; "" when there is.
+    """
+
+    path: str = ""
+    version: str = ""
+    error: str = ""
+
+
+@functools.cache
+def find() -> MpiLibrary:
+    """**Local.** Return the MPI that a job would use; nothing of it is loaded into this process."""
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", "-c", _CHILD],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return MpiLibrary(error=str(error))
+    lines = child.stdout.strip().splitlines()
+    if child.returncode or not lines:
+        last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        return MpiLibrary(error=last)
+    return MpiLibrary(**json.loads(lines[-1]))
+
+
+def ask() -> dict[str, str]:
+    """**Local.** Load the MPI that mpi4py chooses, without starting it; return the fields of
+    ``MpiLibrary``. For a process of its own.
+    """  # noqa: D205
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI as mpi
+    except (ImportError, RuntimeError) as error:
+        return {"error": str(error).splitlines()[0]}
+    version = " ".join(mpi.Get_library_version().rstrip("\0").split())
+    return {"path": library_path(mpi), "version": version}
+
+
+def is_loaded() -> bool:
+    """**Local.** Return whether this process has loaded MPI."""
+    return "mpi4py.MPI" in sys.modules
+
+
+def transport(mpi: Any, comm: MPI.Comm) -> _engine.Transport:
+    """**Local.** Return a transport over ``comm``, whose messages are all the transport's.
+
+    Args:
+        mpi: The module ``mpi4py.MPI``.
+        comm: Lives at least as long as the transport.
+
+    Raises:
+        RuntimeError: The library lacks a function, or mpi4py is of an unknown kind.
+    """
+    comm.Set_errhandler(mpi.ERRORS_RETURN)
+    return _engine.mpi_transport(interface(mpi), mpi._handleof(comm), comm.rank, comm.size)
+
+
+def interface(mpi: Any) -> _engine.MpiInterface:
+    """**Local.** Return what the engine has to know of the library; errors as ``transport``."""
+    found = _engine.MpiInterface()
+    sizes = {mpi._sizeof(kind) for kind in (mpi.Comm, mpi.Datatype, mpi.Request)}
+    found.handle_bytes = sizes.pop() if len(sizes) == 1 else 0
+    found.status_bytes = mpi._sizeof(mpi.Status)
+    found.error_text_bytes = mpi.MAX_ERROR_STRING
+    found.byte = mpi._handleof(mpi.BYTE)
+    found.no_request = mpi._handleof(mpi.REQUEST_NULL)
+    found.isend = _address(mpi, "MPI_Isend")
+    found.irecv = _address(mpi, "MPI_Irecv")
+    found.testall = _address(mpi, "MPI_Testall")
+    found.cancel = _address(mpi, "MPI_Cancel")
+    found.error_string = _address(mpi, "MPI_Error_string")
+    return found
+
+
+def library_path(mpi: Any) -> str:
+    """**Local.** Return the path of the MPI library that mpi4py resolved, '' when unknown."""
+
+    class DlInfo(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("symbol", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    try:
+        address = ctypes.cast(_extension(mpi).MPI_Init, ctypes.c_void_p)
+        info = DlInfo()
+        dladdr = ctypes.CDLL(None).dladdr
+        dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(DlInfo))
+        found = dladdr(address, ctypes.byref(info)) != 0 and info.file
+    except (OSError, AttributeError):
+        return ""
+    return os.path.normpath(os.fsdecode(info.file)) if found else ""
+
+
+def _address(mpi: Any, name: str) -> int:
+    """Return where the function ``name`` is that mpi4py calls.
+
+    As for mpi4py itself, what the whole process sees comes first: a preloaded profiler.
+    """
+    for place in (ctypes.CDLL(None), _extension(mpi)):
+        function = getattr(place, name, None)
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    raise RuntimeError(f"{library_path(mpi) or 'the MPI of mpi4py'} has no function {name}")
+
+
+def _extension(mpi: Any) -> ctypes.CDLL:
+    return ctypes.CDLL(mpi.__file__, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
