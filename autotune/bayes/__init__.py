@@ -17,7 +17,7 @@ letter                 shape           meaning
 ``noise_factor``       scalar          on the variances of the readings; learned
 =====================  ==============  ============================================================
 
-Reading order: ``encoding`` (parameters <-> unit cube), ``initial_design``, ``prior`` (what is
+Reading order: ``encoding`` (parameters <-> unit cube), ``initial_design``, ``trend`` (what is
 expected), ``surrogate`` (what is known), ``acquisition`` (what is worth knowing), ``optimizer``
 (``ask`` and ``tell``).
 """

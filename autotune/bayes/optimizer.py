@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from autotune.bayes.acquisition import expected_improvement
 from autotune.bayes.encoding import FloatArray, SearchSpace
 from autotune.bayes.initial_design import initial_design
-from autotune.bayes.prior import InterpolatedPrior, Prior
 from autotune.bayes.surrogate import (
     TYPICAL_NOISE,
     Hyperparameters,
@@ -25,6 +24,7 @@ from autotune.bayes.surrogate import (
     typical,
     unrelated,
 )
+from autotune.bayes.trend import InterpolatedTrend, Trend
 from autotune.trial import Setting
 
 WORST_RATIO = 10.0
@@ -134,7 +134,7 @@ def usable(told: Sequence[Told]) -> FloatArray:
 class BayesianOptimizer:
     """Proposes settings: the default, then an initial design, then by expected improvement.
 
-    With a prior there is no initial design. ``ask``, ``incumbent`` and the other questions are
+    With a trend there is no initial design. ``ask``, ``incumbent`` and the other questions are
     pure: asking twice gives the same answer (what they cannot compute as they should they say in
     ``trouble``). ``tell``, ``amend``, ``reject``, ``expect``, ``learn`` and ``adopt`` change the
     state. Two optimizers built from equal generators and told the same agree.
@@ -175,8 +175,8 @@ class BayesianOptimizer:
         self._noise_variance = noise_variance
         count = min(len(space.dimensions) + 1, max(1, max_trials // 2), space.size - 1)
         self._design = [space.decode(k) for k in initial_design(space.candidates, count, rng=rng)]
-        self._prior: Prior | None = None
-        self._interpolated: list[InterpolatedPrior] = []
+        self._trend: Trend | None = None
+        self._interpolated: list[InterpolatedTrend] = []
         self._typical = typical(len(space.dimensions))
         self._latest: tuple[tuple[object, ...], Mixture] | None = None
         self._told: list[Told] = []
@@ -199,9 +199,9 @@ class BayesianOptimizer:
 
     # ---- telling --------------------------------------------------------------------------------
 
-    def expect(self, prior: Prior) -> None:
-        """Search around what ``prior`` expects, and skip the initial design."""
-        self._prior, self._design, self._interpolated = prior, [], []
+    def expect(self, trend: Trend) -> None:
+        """Search around what ``trend`` expects, and skip the initial design."""
+        self._trend, self._design, self._interpolated = trend, [], []
 
     def tell(
         self,
@@ -262,7 +262,7 @@ class BayesianOptimizer:
         self._latest = (self._key(self.constants, 0.0), mixture)
 
     def _estimated(self, readings: Readings, model: int) -> Hyperparameters:
-        """Return the constants under one of the prior's models; typical ones where that fails."""
+        """Return the constants under one of the trend's models; typical ones where that fails."""
         for start in (self.constants, None):
             try:
                 return estimate(
@@ -399,10 +399,10 @@ class BayesianOptimizer:
         simpler = self._without(params, name)
         if simpler == params or simpler in self._rejected:
             return None
-        X, prior = self._points([params, simpler])
+        X, trend = self._points([params, simpler])
         model, best = self._model(), self._best
-        mean, std = model.difference(X, prior)
-        scale = float(stretch(model.posterior(X[:1], prior[:1])[0], best)[0])
+        mean, std = model.difference(X, trend)
+        scale = float(stretch(model.posterior(X[:1], trend[:1])[0], best)[0])
         return mean * scale if mean * scale < NO_EFFECT and mean < std else None
 
     # ---- the surrogate --------------------------------------------------------------------------
@@ -419,7 +419,7 @@ class BayesianOptimizer:
         return self._latest[1]
 
     def _key(self, constants: Hyperparameters, cell_variance: float) -> tuple[object, ...]:
-        return (tuple(self._known_readings), constants, cell_variance, self._prior)
+        return (tuple(self._known_readings), constants, cell_variance, self._trend)
 
     def _model_under(self, constants: Hyperparameters, cell_variance: float = 0.0) -> Mixture:
         """Return the surrogate; where the constants do not work, with others that do.
@@ -459,9 +459,9 @@ class BayesianOptimizer:
         count: int,
     ) -> list[Proposal]:
         told, m = [*self.tried, *pending], len(free)
-        X, prior = self._points(told)
+        X, trend = self._points(told)
         points = np.vstack([self.space.candidates[free], X])
-        expected = np.vstack([self._expected_of_candidates[free], prior])
+        expected = np.vstack([self._expected_of_candidates[free], trend])
         outlook, noise = Outlook(self._model(), points, expected), self.noise**2
         for row in range(m + len(self.tried), m + len(told)):
             outlook.believe(row, noise)
@@ -511,28 +511,28 @@ class BayesianOptimizer:
 
     def _readings(self) -> Readings:
         told = self._known_readings
-        X, prior = self._points([one.params for one in told])
+        X, trend = self._points([one.params for one in told])
         values = compressed(usable(told), self._best)
         variances = np.array([one.variance for one in told])
-        return Readings(X=X, values=values, variances=variances, prior=prior)
+        return Readings(X=X, values=values, variances=variances, trend=trend)
 
     def _points(self, settings: Sequence[Setting]) -> tuple[FloatArray, FloatArray]:
-        """Return ``settings`` in the unit cube ``(k, d)`` and what the prior expects ``(k, p)``."""
+        """Return ``settings`` in the unit cube ``(k, d)`` and what the trend expects ``(k, p)``."""
         X = np.array([self.space.encode(params) for params in settings])
-        prior = self._expectation
-        return X, np.zeros((len(X), 0)) if prior is None else compressed(prior(X), prior.best)
+        trend = self._expectation
+        return X, np.zeros((len(X), 0)) if trend is None else compressed(trend(X), trend.best)
 
     @property
     def _expected_of_candidates(self) -> FloatArray:
-        """What the prior expects of all candidates ``(m, p)``."""
-        prior = self._expectation
-        if prior is None:
+        """What the trend expects of all candidates ``(m, p)``."""
+        trend = self._expectation
+        if trend is None:
             return np.zeros((len(self.space.candidates), 0))
-        return compressed(prior.of_candidates, prior.best)
+        return compressed(trend.of_candidates, trend.best)
 
     @property
-    def _expectation(self) -> InterpolatedPrior | None:
-        """What the prior expects; shared with all snapshots: whoever is first evaluates it."""
-        if self._prior is not None and not self._interpolated:
-            self._interpolated.append(InterpolatedPrior(self.space, self._prior))
+    def _expectation(self) -> InterpolatedTrend | None:
+        """What the trend expects; shared with all snapshots: whoever is first evaluates it."""
+        if self._trend is not None and not self._interpolated:
+            self._interpolated.append(InterpolatedTrend(self.space, self._trend))
         return self._interpolated[0] if self._interpolated else None

@@ -1,7 +1,7 @@
-"""The surrogate: a Gaussian process over the unit cube around what a prior model expects.
+"""The surrogate: a Gaussian process over the unit cube around what a trend expects.
 
-``value = location + weight * prior + g(x) + noise``: the weight of the prior is uncertain and
-integrated out, so a prior that is wrong is discounted as soon as readings contradict it. All
+``value = location + weight * trend + g(x) + noise``: the weight of the trend is uncertain and
+integrated out, so a trend that is wrong is discounted as soon as readings contradict it. All
 quantities are log ratios: 0.01 is one percent. Every reading has a variance of its own; one factor
 on all of them is learned.
 
@@ -41,7 +41,7 @@ SIGNAL_SPREAD = 1.2
 NOISE_SPREAD = 0.8
 """Standard deviations of the logarithm of the signal's variance and of the factor on the noise."""
 WEIGHT_PRIOR = (0.8, 0.4)
-"""Mean and standard deviation of the weight of a prior's column."""
+"""Mean and standard deviation of the weight of a trend's column."""
 SMALLEST_WEIGHT = 0.01
 """Models less probable than this are left out."""
 MOST_EVALUATIONS = 15
@@ -63,7 +63,7 @@ class Hyperparameters:
         signal_variance: Prior variance of what is smooth.
         noise_factor: On the variances of all readings.
         cell_variance: Of what each setting has of its own, beside what is smooth.
-        model: The prior's column that explained the readings best.
+        model: The trend's column that explained the readings best.
     """
 
     length_scales: FloatArray
@@ -81,23 +81,23 @@ class Readings:
         X: ``(n, d)`` in the unit cube.
         values: ``(n,)`` finite log ratios.
         variances: ``(n,)`` of the readings, as far as they are known before.
-        prior: ``(n, p)`` what ``p`` rival prior models expect there; p is 0 without one.
+        trend: ``(n, p)`` what the ``p`` rival models of the trend expect there; p is 0 without one.
     """
 
     X: FloatArray
     values: FloatArray
     variances: FloatArray
-    prior: FloatArray
+    trend: FloatArray
 
     def under(self, model: int) -> Readings:
-        """Return these readings beside one of the prior's models only."""
-        return replace(self, prior=self.prior[:, model : model + 1])
+        """Return these readings beside one of the trend's models only."""
+        return replace(self, trend=self.trend[:, model : model + 1])
 
     @classmethod
     def of(cls, X: FloatArray, values: FloatArray, noise: float = TYPICAL_NOISE) -> Readings:
-        """Return readings of equal ``noise`` (standard deviation), without a prior."""
+        """Return readings of equal ``noise`` (standard deviation), without a trend."""
         n = len(values)
-        return cls(X=X, values=values, variances=np.full(n, noise**2), prior=np.zeros((n, 0)))
+        return cls(X=X, values=values, variances=np.full(n, noise**2), trend=np.zeros((n, 0)))
 
 
 def typical(d: int) -> Hyperparameters:
@@ -118,13 +118,13 @@ def unrelated(d: int) -> Hyperparameters:
 def _kernel_class() -> type[Any]:
     """Return the kernel; a class within a function, because scikit-optimize imports for a second.
 
-    Its rows are ``(d + 2,)``: a point of the unit cube, what the prior expects there, the variance
+    Its rows are ``(d + 2,)``: a point of the unit cube, what the trend expects there, the variance
     of the reading (0: the noise-free log ratio). Its covariance is the sum of
 
     * ``signal_variance`` times Matern 5/2 with a length scale per dimension (Rasmussen and Williams
       (2006), Gaussian Processes for Machine Learning, eq. 4.17),
     * ``cell_variance`` where two points are the same,
-    * ``h h' std**2`` for a weight ``N(mean, std**2)`` of the prior's column (ibid., section 2.7),
+    * ``h h' std**2`` for a weight ``N(mean, std**2)`` of the trend's column (ibid., section 2.7),
     * ``noise_factor`` times the variances, on the diagonal.
     """
     from sklearn.gaussian_process.kernels import Hyperparameter
@@ -227,7 +227,7 @@ def _quietly() -> Iterator[None]:
 def _fitted(
     kernel: Any, readings: Readings, optimizer: Callable[..., Any] | None = None
 ) -> GaussianProcessRegressor:
-    """Return the regressor of ``readings`` beside at most one prior's column.
+    """Return the regressor of ``readings`` beside at most one trend's column.
 
     Raises:
         SurrogateError: The covariance cannot be factorised, whatever is added to its diagonal.
@@ -236,8 +236,8 @@ def _fitted(
 
     y = readings.values - readings.values.mean()
     rows = np.column_stack([readings.X, np.zeros(len(y)), readings.variances])
-    if readings.prior.shape[1] > 0:
-        rows[:, -2] = readings.prior[:, 0] - readings.prior[:, 0].mean()
+    if readings.trend.shape[1] > 0:
+        rows[:, -2] = readings.trend[:, 0] - readings.trend[:, 0].mean()
         y = y - WEIGHT_PRIOR[0] * rows[:, -2]
     for jitter in JITTERS:
         model = GaussianProcessRegressor(kernel, alpha=jitter, optimizer=optimizer)
@@ -261,7 +261,7 @@ def estimate(
     """Return the most probable constants.
 
     Args:
-        readings: What was read, beside at most one prior's column.
+        readings: What was read, beside at most one trend's column.
         noise_factor: Fixed factor on the variances; None: learned.
         start: Where the search for them starts; None: at the centre of their priors.
 
@@ -326,11 +326,11 @@ def _log_priors(kernel: Any) -> tuple[FloatArray, FloatArray]:
 
 
 class Surrogate:
-    """What the readings say about every setting, beside at most one prior's column.
+    """What the readings say about every setting, beside at most one trend's column.
 
     Attributes:
         readings: What was read.
-        evidence: Log marginal likelihood of the readings, the prior's weight integrated out;
+        evidence: Log marginal likelihood of the readings, the trend's weight integrated out;
             higher is better. Source: Rasmussen and Williams (2006), eq. 2.30.
     """
 
@@ -345,58 +345,58 @@ class Surrogate:
         self.evidence = float(self._model.log_marginal_likelihood_value_)
 
     def posterior(
-        self, points: FloatArray, prior: FloatArray | None = None
+        self, points: FloatArray, trend: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Return ``mean (m,)`` and ``std (m,)`` of the noise-free log ratio at ``points (m, d)``.
 
         Args:
             points: Settings in the unit cube.
-            prior: ``(m, p)`` what the prior model expects there; None without one.
+            trend: ``(m, p)`` what the trend's model expects there; None without one.
 
         Source: Rasmussen and Williams (2006), algorithm 2.1.
         """
-        rows, expected = self._rows(points, prior)
+        rows, expected = self._rows(points, trend)
         with _quietly():
             mean, std = self._model.predict(rows, return_std=True)
         return expected + mean, std
 
     def covariance(
-        self, points: FloatArray, other: FloatArray, prior: FloatArray, other_prior: FloatArray
+        self, points: FloatArray, other: FloatArray, trend: FloatArray, other_trend: FloatArray
     ) -> FloatArray:
         """Return the posterior covariance ``(m, k)`` of ``points (m, d)`` and ``other (k, d)``."""
         from scipy.linalg import cho_solve
 
-        a, b = self._rows(points, prior)[0], self._rows(other, other_prior)[0]
+        a, b = self._rows(points, trend)[0], self._rows(other, other_trend)[0]
         model = self._model
         kernel, X = model.kernel_, model.X_train_
         explained = cho_solve((model.L_, True), kernel(X, b), check_finite=False)
         result: FloatArray = kernel(a, b) - kernel(a, X) @ explained
         return result
 
-    def _rows(self, points: FloatArray, prior: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    def _rows(self, points: FloatArray, trend: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return the kernel's rows ``(m, d + 2)`` and the mean without readings ``(m,)``."""
         m = len(points)
         rows = np.column_stack([points, np.zeros((m, 2))])
-        if prior is not None and prior.shape[1] > 0:
-            rows[:, -2] = prior[:, 0] - self.readings.prior[:, 0].mean()
+        if trend is not None and trend.shape[1] > 0:
+            rows[:, -2] = trend[:, 0] - self.readings.trend[:, 0].mean()
         return rows, self.readings.values.mean() + WEIGHT_PRIOR[0] * rows[:, -2]
 
 
 class Mixture:
-    """The surrogates under each of the prior's models, weighted by how well they explain things.
+    """The surrogates under each of the trend's models, weighted by how well they explain things.
 
     Attributes:
-        models: (weight, number of the prior's column, surrogate); the weights add up to 1. Models
+        models: (weight, number of the trend's column, surrogate); the weights add up to 1. Models
             that are hardly probable are left out.
     """
 
     def __init__(self, readings: Readings, hyper: Hyperparameters) -> None:
-        """Weigh the models by their evidence; without a prior there is one.
+        """Weigh the models by their evidence; without a trend there is one.
 
         Raises:
             SurrogateError: The covariance of the readings cannot be factorised.
         """
-        count = readings.prior.shape[1]
+        count = readings.trend.shape[1]
         rivals = [readings.under(k) for k in range(count)] or [readings]
         surrogates = [Surrogate(rival, hyper) for rival in rivals]
         evidence = np.array([one.evidence for one in surrogates])
@@ -409,27 +409,27 @@ class Mixture:
 
     @property
     def most_evident(self) -> int:
-        """The prior's column that explains the readings best."""
+        """The trend's column that explains the readings best."""
         return max(self.models, key=lambda entry: entry[0])[1]
 
-    def posterior(self, points: FloatArray, prior: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return ``mean (m,)`` and ``std (m,)`` at ``points (m, d)``, given ``prior (m, p)``.
+    def posterior(self, points: FloatArray, trend: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return ``mean (m,)`` and ``std (m,)`` at ``points (m, d)``, given ``trend (m, p)``.
 
         Where the models disagree the standard deviation is larger than that of any of them.
         """
-        outlook = Outlook(self, points, prior)
+        outlook = Outlook(self, points, trend)
         return outlook.mean, outlook.std
 
-    def difference(self, points: FloatArray, prior: FloatArray) -> tuple[float, float]:
+    def difference(self, points: FloatArray, trend: FloatArray) -> tuple[float, float]:
         """Return mean and standard deviation of the first of two ``points (2, d)`` less the other.
 
         Args:
             points: Settings in the unit cube.
-            prior: ``(2, p)`` what the prior models expect there.
+            trend: ``(2, p)`` what the trend's models expect there.
         """
         mean = square = 0.0
         for weight, k, surrogate in self.models:
-            column = prior[:, k : k + 1]
+            column = trend[:, k : k + 1]
             means, _ = surrogate.posterior(points, column)
             C = surrogate.covariance(points, points, column, column)
             gap = float(means[0] - means[1])
@@ -450,17 +450,17 @@ class Outlook:
     Corrected kriging update formulae, for the update by one point.
     """
 
-    def __init__(self, mixture: Mixture, points: FloatArray, prior: FloatArray) -> None:
+    def __init__(self, mixture: Mixture, points: FloatArray, trend: FloatArray) -> None:
         """Compute the posterior.
 
         Args:
             mixture: The models.
             points: ``(m, d)`` settings in the unit cube.
-            prior: ``(m, p)`` what the prior models expect there.
+            trend: ``(m, p)`` what the trend's models expect there.
         """
-        self._mixture, self._points, self._prior = mixture, points, prior
+        self._mixture, self._points, self._trend = mixture, points, trend
         found = [
-            surrogate.posterior(points, prior[:, k : k + 1]) for _, k, surrogate in mixture.models
+            surrogate.posterior(points, trend[:, k : k + 1]) for _, k, surrogate in mixture.models
         ]
         self._weights = np.array([weight for weight, _, _ in mixture.models])[:, None]
         self._means = np.array([mean for mean, _ in found])
@@ -484,9 +484,9 @@ class Outlook:
         """Take a reading of the point ``row``, with this variance, as made."""
         at = slice(row, row + 1)
         for model, (_, k, surrogate) in enumerate(self._mixture.models):
-            prior = self._prior[:, k : k + 1]
+            trend = self._trend[:, k : k + 1]
             covariance = surrogate.covariance(
-                self._points, self._points[at], prior, prior[at]
+                self._points, self._points[at], trend, trend[at]
             ).ravel()
             for earlier in self._shrunk[model]:
                 covariance = covariance - earlier * earlier[row]
@@ -501,4 +501,4 @@ def preload() -> None:
 
     X = np.linspace(0.0, 1.0, 4)[:, None]
     readings = Readings.of(X, np.array([0.0, 0.1, 0.05, 0.02]))
-    Mixture(readings, estimate(readings)).posterior(X, readings.prior)
+    Mixture(readings, estimate(readings)).posterior(X, readings.trend)

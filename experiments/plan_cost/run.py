@@ -84,12 +84,12 @@ def run_job(name: str) -> dict[str, list[float]]:
         payload=sum(size for _, size in surface.operations),
     )
     optimizer = BayesianOptimizer(space, rng=np.random.default_rng(0))
-    matching, prior = cpu_ms(
+    matching, trend = cpu_ms(
         lambda: PhysicsTrend(
             surface.operations, CommParams(), reading, size=surface.size, hosts=surface.hosts
         )
     )
-    optimizer.expect(prior)
+    optimizer.expect(trend)
     optimizer.tell(CommParams(), 0.0, 0.0)
     times: dict[str, list[float]] = {"first plan, with the cost model": [], "plan": [], "four": []}
     rng = np.random.default_rng(1)

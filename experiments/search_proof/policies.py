@@ -75,7 +75,7 @@ TABLE = tuple(
 
 
 def ours(problem: Problem, readings: int, seed: int) -> list[Setting]:
-    """The tuner's optimizer, on a made-up table, without a prior and without known noise."""
+    """The tuner's optimizer, on a made-up table, without a trend and without known noise."""
     space = SearchSpace(Point(), parameters=TABLE)
     optimizer = BayesianOptimizer(space, rng=np.random.default_rng(seed), max_trials=readings)
     optimizer.tell(Point(), 0.0, 0.0)

@@ -1,7 +1,7 @@
 """The judge: the true step time of a simulated job. Shares no code with ``autotune.costmodel``.
 
 It models the same engine (announce after a cycle time, when bytes fill the threshold or when the
-training thread waits; fuse; one operation at a time), with terms that the tuner's prior lacks:
+training thread waits; fuse; one operation at a time), with terms that the tuner's trend lacks:
 
 =================  =============================================================================
 term               effect

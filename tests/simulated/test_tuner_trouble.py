@@ -19,10 +19,10 @@ from simulated.job import SURFACES
 
 ONE_HOST = {"hierarchical_allreduce": "one host", "hierarchical_allgather": "one host"}
 
-# ---- the prior ----------------------------------------------------------------------------------
+# ---- the trend ----------------------------------------------------------------------------------
 
 
-def test_without_the_prior_a_gain_is_found_too(job, tuner):
+def test_without_the_trend_a_gain_is_found_too(job, tuner):
     run = job("bowl", seed=1)
     run.drive(tuner(1, prior=False))
     assert run.done is not None and run.true_gain > 0.1

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from autotune.bayes import BayesianOptimizer, Incumbent
 from autotune.bayes.optimizer import Simplified
-from autotune.bayes.prior import Prior
 from autotune.bayes.surrogate import Hyperparameters
+from autotune.bayes.trend import Trend
 from autotune.storage.contract import Resume
 from autotune.trial import Gain, Setting, Standing, Trial, TrialState
 from autotune.tuning.exploring.memory import WarmStart
@@ -185,9 +185,9 @@ class Findings:
         self.trials[known.trial_id] = known.rejected
         return known.rejected
 
-    def expect(self, prior: Prior) -> None:
-        """Search around what ``prior`` expects."""
-        self._optimizer.expect(prior)
+    def expect(self, trend: Trend) -> None:
+        """Search around what ``trend`` expects."""
+        self._optimizer.expect(trend)
 
     def _tell(self, params: Setting, reading: LogRatio) -> int:
         self._incumbent = None

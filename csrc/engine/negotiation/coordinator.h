@@ -1,7 +1,8 @@
-// Negotiation: the coordinator (rank 0) learns which tensors each rank has ready, checks that the
-// ranks mean the same, and decides the one global order of operations over all process sets. It
-// is pure logic and knows no sockets, no threads and no clock. Everything here is used by the
-// thread that runs cycles.
+// The coordinator (rank 0) decides what all ranks perform next. It is told what each rank has
+// announced, checks that the ranks mean the same, and answers with response lists: one global order
+// of operations over all process sets, with the changes of the parameters in it. It is pure logic
+// with no sockets, no threads and no clock; the Cycle of rank 0 has it, sends its lists and
+// performs them.
 //
 // A tensor is *pending* when some ranks have announced it, by whole requests or by hits of one
 // cache slot (in both ways: by requests); *ready* when all ranks of its process set have that have

@@ -348,7 +348,7 @@ def test_falling_back_is_said(monkeypatch):
     assert "surrogate" in optimizer.trouble
 
 
-def test_a_prior_that_is_not_finite_is_left_out():
+def test_a_trend_that_is_not_finite_is_left_out():
     optimizer = new()
     optimizer.expect(lambda params: np.array([math.nan, gain(params)]))
     run(optimizer, noisy(0), 6)
@@ -359,7 +359,7 @@ def test_a_prior_that_is_not_finite_is_left_out():
 
 
 class Counted:
-    """A prior that counts how often it is asked."""
+    """A trend that counts how often it is asked."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -369,13 +369,13 @@ class Counted:
         return np.array([gain(params), -gain(params), 0.5 * gain(params)])
 
 
-def test_a_prior_is_evaluated_once_and_at_few_settings():
+def test_a_trend_is_evaluated_once_and_at_few_settings():
     space = SearchSpace(CommParams(), tensors=161, payload=2**27)
-    optimizer, prior = BayesianOptimizer(space, rng=np.random.default_rng(0)), Counted()
-    optimizer.expect(prior)
+    optimizer, trend = BayesianOptimizer(space, rng=np.random.default_rng(0)), Counted()
+    optimizer.expect(trend)
     run(optimizer, noisy(0), 6)
     optimizer.snapshot().ask_many(count=3)
-    assert space.size >= 1600 and prior.calls <= 400
+    assert space.size >= 1600 and trend.calls <= 400
 
 
 def test_learning_and_asking_factorise_few_matrices(monkeypatch):

@@ -51,8 +51,8 @@ def test_posterior_agrees_with_scikit_learn(readings):
 def test_gradient_of_the_evidence_is_its_slope(readings):
     from scipy.optimize import approx_fprime
 
-    prior = readings.X[:, :1] ** 2
-    model = Surrogate(dataclasses.replace(readings, prior=prior), HYPER)._model
+    trend = readings.X[:, :1] ** 2
+    model = Surrogate(dataclasses.replace(readings, trend=trend), HYPER)._model
     theta = model.kernel_.theta
     _, gradient = model.log_marginal_likelihood(theta, eval_gradient=True)
     slope = approx_fprime(theta, model.log_marginal_likelihood, 1e-6)
@@ -76,7 +76,7 @@ def test_what_is_believed_shrinks_the_uncertainty_as_a_reading_would(readings):
         X=np.vstack([readings.X, points[:2]]),
         values=np.append(readings.values, mean[:2]),
         variances=np.append(readings.variances, [0.01, 0.01]),
-        prior=np.zeros((11, 0)),
+        trend=np.zeros((11, 0)),
     )
     for row in (0, 1):
         outlook.believe(row, 0.01 * HYPER.noise_factor)
@@ -151,7 +151,7 @@ def test_readings_that_are_not_finite_are_an_error_of_its_own(readings):
         Surrogate(broken, HYPER)
 
 
-# ---- the prior ----------------------------------------------------------------------------------
+# ---- the trend ----------------------------------------------------------------------------------
 
 GRID = np.linspace(0, 1, 41)[:, None]
 
@@ -160,12 +160,12 @@ def truth(X: np.ndarray) -> np.ndarray:
     return -2.0 * np.square(X[:, 0] - 0.8)
 
 
-def told(prior, *, at=(0.1, 0.3)) -> Readings:
+def told(trend, *, at=(0.1, 0.3)) -> Readings:
     X = np.array(at)[:, None]
-    return Readings(X=X, values=truth(X), variances=np.full(len(X), 4e-4), prior=prior(X))
+    return Readings(X=X, values=truth(X), variances=np.full(len(X), 4e-4), trend=trend(X))
 
 
-def test_a_right_prior_finds_the_best_far_from_all_readings():
+def test_a_right_trend_finds_the_best_far_from_all_readings():
     known = told(lambda X: truth(X)[:, None])
     mean, _ = Mixture(known, typical(1)).posterior(GRID, truth(GRID)[:, None])
     plain, _ = Mixture(told(lambda X: np.zeros((len(X), 0))), typical(1)).posterior(
@@ -175,7 +175,7 @@ def test_a_right_prior_finds_the_best_far_from_all_readings():
     assert abs(GRID[np.argmax(plain), 0] - 0.8) > 0.1
 
 
-def test_a_wrong_prior_is_discounted_by_a_few_readings():
+def test_a_wrong_trend_is_discounted_by_a_few_readings():
     at = (0.1, 0.3, 0.5, 0.7, 0.9)
     known = told(lambda X: -truth(X)[:, None], at=at)
     mean, _ = Mixture(known, typical(1)).posterior(GRID, -truth(GRID)[:, None])

@@ -45,22 +45,22 @@ def test_the_default_is_expected_to_be_as_fast_as_it_was_read():
 
 
 def test_on_a_machine_like_the_model_the_order_of_settings_is_right():
-    prior, workload = trend_of(SLOW), Workload.spread(SIZES, compute_us=COMPUTE_US)
+    trend, workload = trend_of(SLOW), Workload.spread(SIZES, compute_us=COMPUTE_US)
     settings = [
         DEFAULT.with_values({"fusion_threshold_bytes": size, "cycle_time_ms": ms})
         for size in (0, 2**20, 2**24)
         for ms in (0.5, 5.0)
     ]
     true = [-np.log(predict(workload, SLOW, one).step_us) for one in settings]
-    told = [prior(one)[:2] for one in settings]
+    told = [trend(one)[:2] for one in settings]
     assert np.corrcoef(true, np.mean(told, axis=1))[0, 1] > 0.9
 
 
 def test_rivals_disagree_on_settings_with_many_messages():
     many = DEFAULT.with_values({"fusion_threshold_bytes": 0})
     few = DEFAULT.with_values({"fusion_threshold_bytes": 2**26})
-    prior = trend_of(SLOW, [50_000] * 40)
-    assert np.ptp(prior(many) - prior(few)) > 0.02
+    trend = trend_of(SLOW, [50_000] * 40)
+    assert np.ptp(trend(many) - trend(few)) > 0.02
 
 
 def test_hidden_communication_and_gathers_crash_nothing():

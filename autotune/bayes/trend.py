@@ -1,6 +1,6 @@
-"""What a prior model expects of every setting, from a few of them.
+"""The trend: what is expected of every setting before it is read, from a few of them.
 
-A prior may be expensive (physics of a whole training step), and the grid has some thousand
+Asking takes long (physics of a whole training step), and the grid has some thousand
 settings. Along the long dimensions it is evaluated at some of the values and interpolated between
 them; where it has fewer values, at all.
 """
@@ -15,17 +15,17 @@ import numpy as np
 from autotune.bayes.encoding import Dimension, FloatArray, SearchSpace
 from autotune.trial import Setting
 
-Prior = Callable[[Setting], FloatArray]
+Trend = Callable[[Setting], FloatArray]
 """What to expect of a setting: log scores ``(p,)``, up to a constant, of ``p`` rival models."""
 
 FEW = 4
 """Dimensions with so many values, or fewer, are evaluated at each of them."""
 MOST_KNOTS = 6
-"""Values of a longer dimension at which the prior is evaluated."""
+"""Values of a longer dimension at which the trend is evaluated."""
 
 
 def knots(dimension: Dimension, default: float) -> FloatArray:
-    """Return the coordinates at which a prior is evaluated, ascending.
+    """Return the coordinates at which a trend is evaluated, ascending.
 
     Among them are the ends, what follows "off", and the ``default``'s.
     """
@@ -39,21 +39,21 @@ def knots(dimension: Dimension, default: float) -> FloatArray:
     return places[sorted(rows)]
 
 
-class InterpolatedPrior:
-    """A prior's expectation of any setting, interpolated linearly in the unit cube.
+class InterpolatedTrend:
+    """A trend's expectation of any setting, interpolated linearly in the unit cube.
 
     Attributes:
         best: ``(p,)`` the highest expectation.
         of_candidates: ``(m, p)`` the expectations of the space's candidates.
-        evaluations: How often the prior was asked.
+        evaluations: How often the trend was asked.
     """
 
-    def __init__(self, space: SearchSpace, prior: Prior) -> None:
-        """Evaluate the prior; columns with a value that is not finite are left out."""
+    def __init__(self, space: SearchSpace, trend: Trend) -> None:
+        """Evaluate the trend; columns with a value that is not finite are left out."""
         default = space.encode(space.default)
         self._knots = [knots(d, float(x)) for d, x in zip(space.dimensions, default, strict=True)]
         rows = [
-            prior(space.default.with_values(values)) for values in self._settings_at_knots(space)
+            trend(space.default.with_values(values)) for values in self._settings_at_knots(space)
         ]
         table = np.array(rows, dtype=np.float64).reshape(len(rows), -1)
         table = table[:, np.isfinite(table).all(axis=0)]
