@@ -70,6 +70,18 @@ def launcher_values(params: Setting) -> dict[str, str | bool]:
     return values
 
 
+def launcher_arguments(params: Setting) -> list[str]:
+    """Return the arguments of ``horovodrun`` that put ``params`` in force."""
+    arguments: list[str] = []
+    for name, value in launcher_values(params).items():
+        flag = params.table.by_name[name].flag
+        if isinstance(value, bool):
+            arguments.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            arguments += [flag, value]
+    return arguments
+
+
 def gain_text(result: Result) -> str:
     """Return the gain with its interval for people, e.g. ``+12.1 % (5.0 to 19.4), certified``."""
     if result.gain is None:

@@ -420,6 +420,15 @@ class Mixture:
         outlook = Outlook(self, points, trend)
         return outlook.mean, outlook.std
 
+    def joint(
+        self, points: FloatArray, trend: FloatArray
+    ) -> Iterator[tuple[float, FloatArray, FloatArray]]:
+        """Yield weight, means ``(m,)`` and covariance ``(m, m)`` of ``points (m, d)`` by model."""
+        for weight, k, surrogate in self.models:
+            column = trend[:, k : k + 1]
+            means, _ = surrogate.posterior(points, column)
+            yield weight, means, surrogate.covariance(points, points, column, column)
+
     def difference(self, points: FloatArray, trend: FloatArray) -> tuple[float, float]:
         """Return mean and standard deviation of the first of two ``points (2, d)`` less the other.
 
@@ -428,10 +437,7 @@ class Mixture:
             trend: ``(2, p)`` what the trend's models expect there.
         """
         mean = square = 0.0
-        for weight, k, surrogate in self.models:
-            column = trend[:, k : k + 1]
-            means, _ = surrogate.posterior(points, column)
-            C = surrogate.covariance(points, points, column, column)
+        for weight, means, C in self.joint(points, trend):
             gap = float(means[0] - means[1])
             variance = float(C[0, 0] + C[1, 1] - 2 * C[0, 1])
             mean += weight * gap

@@ -1,4 +1,4 @@
-"""``autotune best | show | replay | runs | timeline``."""
+"""``autotune best | show | report | replay | runs | timeline``."""
 
 from autotune.cli.main import main
 

@@ -18,22 +18,10 @@ from autotune.result import (
     Result,
     environment,
     gain_text,
+    launcher_arguments,
     launcher_values,
 )
 from autotune.space import HOROVOD, MIB, Table
-from autotune.trial import Setting
-
-
-def flags(params: Setting) -> list[str]:
-    """Return the arguments of ``horovodrun`` that put ``params`` in force."""
-    arguments: list[str] = []
-    for name, value in launcher_values(params).items():
-        flag = params.table.by_name[name].flag
-        if isinstance(value, bool):
-            arguments.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            arguments += [flag, value]
-    return arguments
 
 
 def render(result: Result, format_name: str) -> str:
@@ -87,7 +75,7 @@ def _env(result: Result) -> str:
 
 
 def _flags(result: Result) -> str:
-    return " ".join(flags(result.params))
+    return " ".join(launcher_arguments(result.params))
 
 
 def _yaml(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""``autotune best | show | replay | runs | timeline``: argument parsing; the work is elsewhere.
+"""``autotune best | show | report | replay | runs | timeline``: arguments; the work is elsewhere.
 
 The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
 (the reason on standard error), 2 wrong usage. ``replay`` ends with its command's code; 127: no such
@@ -87,7 +87,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="autotune", description="Reads and replays tuning logs.")
     tasks = parser.add_subparsers(
-        dest="task", required=True, metavar="best|show|replay|runs|timeline"
+        dest="task", required=True, metavar="best|show|report|replay|runs|timeline"
     )
     log = "CSV log (ours or of any Horovod release), SQLite log, or folder of SQLite logs"
     best = tasks.add_parser("best", help="print the best configuration")
@@ -100,6 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     show = tasks.add_parser("show", help="print all trials")
     show.add_argument("log", metavar="LOG", help=log)
+    report = tasks.add_parser("report", help="write one HTML file that explains a log")
+    report.add_argument("log", metavar="LOG", help=log)
+    report.add_argument("-o", "--output", metavar="FILE", default="report.html")
     replay = tasks.add_parser(
         "replay",
         help="run a command under the best configuration",
@@ -129,6 +132,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         raise OutputError("standard output: is closed: there is nowhere to put the answer")
     if options.task == "show":
         return _show(options.log)
+    if options.task == "report":
+        return _report(options)
     if options.task == "runs":
         return _runs(options)
     if options.task == "timeline":
@@ -154,6 +159,17 @@ def _show(log: str) -> int:
     for warning in view.warnings:
         _say(warning)
     print(text, flush=True)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from autotune.report import page, story
+
+    told = story.read_story(options.log)
+    page.write(options.output, page.html(told))
+    for warning in told.warnings:
+        _say(warning)
+    print(options.output, flush=True)
     return 0
 
 

@@ -105,7 +105,8 @@ def _runs_of(path: str) -> list[RunContent]:
     with open_read_only(path) as connection:
         if check_ours(connection, path) is None:
             return []
-        return [read_run(connection, run) for run in list_runs(connection)]
+        runs = list_runs(connection)
+        return [read_run(connection, run, all_samples=False) for run in runs]
 
 
 def _cells(file: str, content: RunContent) -> list[str]:

@@ -44,6 +44,7 @@ class LogView:
         finished: Tuning was finalised.
         standing: What an unfinished run holds for the best, where SQLite knows it.
         run: The run, where SQLite knows it.
+        database: The SQLite file that holds it.
         certificate: The latest one, where SQLite knows it.
         warnings: Sentences for people.
         damage: What is wrong with the last line, where that hides whether tuning has finished.
@@ -56,6 +57,7 @@ class LogView:
     finished: bool
     standing: Standing | None = None
     run: StoredRun | None = None
+    database: str | None = None
     certificate: Certificate | None = None
     warnings: tuple[str, ...] = ()
     damage: str = ""
@@ -99,12 +101,13 @@ def _read_csv(path: str) -> LogView:
         content = parse_csv(file.read(), path)
     said = [*content.warnings, content.damage] if content.damage else content.warnings
     warnings = [f"{path}: {text}" for text in said]
-    stored = _stored_run(path, content, warnings) if content.own and content.trials else None
-    if stored is not None:
+    found = _stored_run(path, content, warnings) if content.own and content.trials else None
+    if found is not None:
+        database, stored = found
         known = {row_text(trial): trial for trial in stored.trials}
         trials = tuple(known[row_text(trial)] for trial in content.trials)
         view = _view_of(path, "csv", stored, final=_final(stored, content.best))
-        return replace(view, trials=trials, warnings=tuple(warnings))
+        return replace(view, trials=trials, database=database, warnings=tuple(warnings))
     trials = content.trials
     if content.own:
         trials = tuple(_without_database(trial) for trial in trials)
@@ -148,8 +151,10 @@ def _without_database(trial: Trial) -> Trial:
     return trial if trial.score > 0 else replace(trial, state=TrialState.REJECTED)
 
 
-def _stored_run(path: str, content: CsvContent, warnings: list[str]) -> RunContent | None:
-    """Return the run in the database beside the CSV that has all of the CSV's trials."""
+def _stored_run(
+    path: str, content: CsvContent, warnings: list[str]
+) -> tuple[str, RunContent] | None:
+    """Return the database beside the CSV, and the run in it that has all of the CSV's trials."""
     rows = {row_text(trial) for trial in content.trials}
     for database in _databases_of(path):
         try:
@@ -158,7 +163,7 @@ def _stored_run(path: str, content: CsvContent, warnings: list[str]) -> RunConte
             warnings.append(f"{error}; states and gain are not known")
             continue
         if found is not None:
-            return found
+            return database, found
     return None
 
 
@@ -178,7 +183,7 @@ def _read_sqlite(path: str) -> LogView:
     stored = _first_run(path, _has_answer) or _first_run(path, lambda run: True)
     if stored is None:
         return LogView(path=path, kind="sqlite", trials=(), best=None, finished=False)
-    return _view_of(path, "sqlite", stored, final=stored.best)
+    return replace(_view_of(path, "sqlite", stored, final=stored.best), database=path)
 
 
 def _read_folder(path: str) -> LogView:
@@ -212,7 +217,7 @@ def _first(
     if check_ours(connection, path) is None:
         return None
     for run in list_runs(connection):
-        stored = read_run(connection, run)
+        stored = read_run(connection, run, all_samples=False)
         if matches(stored):
             return stored
     return None

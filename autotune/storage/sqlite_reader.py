@@ -28,7 +28,10 @@ _BRIEFLY_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class RunContent:
-    """All that one run holds; ``certificate`` is the latest."""
+    """All that one run holds; ``certificate`` is the latest.
+
+    ``samples`` may be left out where the run says itself what it holds for the best.
+    """
 
     run: StoredRun
     trials: tuple[Trial, ...]
@@ -96,18 +99,28 @@ def find_runs(
     return [run_from_row(row) for row in connection.execute(query, (csv_key, fingerprint_hash))]
 
 
-def read_run(connection: sqlite3.Connection, run: StoredRun) -> RunContent:
-    """Return all that ``run`` holds."""
+def read_run(
+    connection: sqlite3.Connection, run: StoredRun, *, all_samples: bool = True
+) -> RunContent:
+    """Return all that ``run`` holds.
+
+    Args:
+        connection: To its database.
+        run: The run.
+        all_samples: Whether to read samples that nothing follows from: of a run that says itself
+            what it holds for the best. There may be a hundred thousand of them.
+    """
 
     def rows(table: str) -> list[sqlite3.Row]:
         query = f"SELECT * FROM {table} WHERE run_id = ? ORDER BY id"
         return connection.execute(query, (run.run_id,)).fetchall()
 
     certificates = [certificate_from_row(row) for row in rows("certificates")]
+    samples = rows("samples") if all_samples or run.best_trial_id is None else []
     return RunContent(
         run=run,
         trials=tuple(trial_from_row(row, run.parameter_table) for row in rows("trials")),
-        samples=tuple(sample_from_row(row) for row in rows("samples")),
+        samples=tuple(sample_from_row(row) for row in samples),
         certificate=certificates[-1] if certificates else None,
     )
 

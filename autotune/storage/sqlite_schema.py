@@ -179,6 +179,10 @@ def run_from_row(row: sqlite3.Row) -> StoredRun:
     content = {name: _value(row, name) for name in RUNS if not name.startswith("best_gain")}
     for name in ("versions", "fingerprint", "settings"):
         content[name] = json.loads(content[name])
+        if not isinstance(content[name], dict):
+            raise TypeError(f"{name}: expected an object, got {content[name]!r}")
+    for name in ("size", "local_size", "cross_size"):
+        content[name] = int(content[name])
     content["state"] = RunState(content["state"])
     content["seed"] = int(content["seed"])
     content["parameter_table"] = content["parameter_table"] or HOROVOD.name
@@ -243,6 +247,9 @@ def certificate_from_row(row: sqlite3.Row) -> Certificate:
     """Return the certificate that ``row`` holds."""
     content = {name: row[name] for name in Certificate.__dataclass_fields__}
     content["certified"] = bool(content["certified"])
+    for name in ("trial_id", "pairs"):
+        content[name] = int(content[name])
+    content["alpha"], content["reason"] = float(content["alpha"]), str(content["reason"])
     return Certificate(**content)
 
 

@@ -12,10 +12,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cli.formats import flags, formats_of, render
+from autotune.cli.formats import formats_of, render
 from autotune.errors import InvalidSettingError
 from autotune.exact import rounded
-from autotune.result import Result, environment
+from autotune.result import Result, environment, launcher_arguments
 from autotune.space import BY_ENV, BY_NAME, HOROVOD, PARAMETERS
 from autotune.trial import CommParams
 
@@ -182,7 +182,7 @@ def test_the_environment_names_all_five_variables() -> None:
 
 def test_the_flags_are_the_launchers() -> None:
     params = CommParams(fusion_threshold_bytes=3 * 2**19, hierarchical_allreduce=True)
-    assert " ".join(flags(params)) == (
+    assert " ".join(launcher_arguments(params)) == (
         "--fusion-threshold-mb 1.5 --cycle-time-ms 1 --cache-capacity 1024 "
         "--hierarchical-allreduce --no-hierarchical-allgather"
     )
