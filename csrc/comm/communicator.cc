@@ -9,8 +9,8 @@
 namespace autotune {
 
 void Communicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                                  double prescale, int /*slices*/) {
-  allreduce(spans, type, op == ReduceOp::average ? ReduceOp::sum : op, prescale, 1.0);
+                                  double prescale, double postscale, int /*slices*/) {
+  allreduce(spans, type, op, prescale, postscale);
 }
 
 void Communicator::allgather_slices(const std::vector<Span>& spans, DataType type, int slices) {

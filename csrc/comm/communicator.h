@@ -47,8 +47,9 @@ class Communicator {
 
   // Multiply every input by `prescale`, reduce over the ranks, multiply by `postscale` (average:
   // and divide by the number of ranks), write to the outputs. The spans of a call have the same
-  // counts on all ranks. The elements of a result are combined in rank order, so a result does not
-  // depend on how tensors are grouped into spans, nor spans into calls.
+  // counts on all ranks. The elements of a result are combined in rank order (see RankReduction in
+  // common/reduce.h), so a result does not depend on how tensors are grouped into spans, nor spans
+  // into calls.
   // Adasum takes every span as a tensor of its own, of a float type, over a number of ranks that
   // `has_adasum` allows; only the communicators `Communicators::plain` and of one rank know it.
   virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
@@ -56,12 +57,12 @@ class Communicator {
 
   // The two halves of an allreduce, for hierarchical ones. The elements of all spans together are
   // cut into `slices` slices (see slice_of in element_sequence.h), at most as many as ranks.
-  // reduce_scatter leaves in the outputs of rank r < slices at least its own slice r reduced,
-  // without postscale (average adds up); allgather_slices copies slice r of rank r's outputs to the
-  // outputs of all ranks. These defaults are right for any backend; a backend that can do with less
-  // data overrides them.
+  // reduce_scatter leaves in the outputs of rank r < slices at least its own slice r of what an
+  // allreduce gives; allgather_slices copies slice r of rank r's outputs to the outputs of all
+  // ranks. These defaults are right for any backend; a backend that can do with less data overrides
+  // them.
   virtual void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                              double prescale, int slices);
+                              double prescale, double postscale, int slices);
   virtual void allgather_slices(const std::vector<Span>& spans, DataType type, int slices);
 
   // `blocks` holds one block per rank, back to back, of bytes_per_rank[r] bytes; this rank's own

@@ -1,5 +1,9 @@
 #include "common/reduce.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -153,6 +157,42 @@ void scale_typed(void* data, int64_t count, double factor, int divisor) {
   }
 }
 
+// Conversions of float16 by the processor, bit for bit as float_from_float16 and float16_from_float
+// but for the bits of a NaN, at a twentieth of their instructions.
+#if defined(__x86_64__)
+
+// Compilers do not all know the name of the feature; what has AVX2 has it.
+bool has_float16() { return __builtin_cpu_supports("avx2") != 0; }
+
+__attribute__((target("avx2,f16c"))) void floats_from_float16(float* to, const uint16_t* from,
+                                                              int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const auto* const halves = reinterpret_cast<const __m128i*>(from + i);
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(halves)));
+  }
+  for (; i < count; ++i) to[i] = float_from_float16(from[i]);
+}
+
+__attribute__((target("avx2,f16c"))) void float16_from_floats(uint16_t* to, const float* from,
+                                                              int64_t count) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 floats = _mm256_loadu_ps(from + i);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT));
+  }
+  for (; i < count; ++i) to[i] = float16_from_float(from[i]);
+}
+
+#else
+
+bool has_float16() { return false; }
+void floats_from_float16(float*, const uint16_t*, int64_t) {}
+void float16_from_floats(uint16_t*, const float*, int64_t) {}
+
+#endif
+
 }  // namespace
 
 float float_from_float16(uint16_t bits) {
@@ -221,7 +261,12 @@ void convert(void* out, DataType out_type, const void* in, DataType in_type, int
   const auto each = [count](auto* to, const auto* from, auto&& act) {
     for (int64_t i = 0; i < count; ++i) to[i] = act(from[i]);
   };
-  if (in_type == DataType::float16) {
+  static const bool by_processor = has_float16();
+  if (by_processor && in_type == DataType::float16) {
+    floats_from_float16(static_cast<float*>(out), static_cast<const uint16_t*>(in), count);
+  } else if (by_processor && out_type == DataType::float16) {
+    float16_from_floats(static_cast<uint16_t*>(out), static_cast<const float*>(in), count);
+  } else if (in_type == DataType::float16) {
     each(static_cast<float*>(out), static_cast<const uint16_t*>(in), float_from_float16);
   } else if (in_type == DataType::bfloat16) {
     each(static_cast<float*>(out), static_cast<const uint16_t*>(in), float_from_bfloat16);
@@ -232,20 +277,34 @@ void convert(void* out, DataType out_type, const void* in, DataType in_type, int
   }
 }
 
-void combine_in_rank_order(char* own, char* others, int rank, int size, int64_t count,
-                           DataType type, ReduceOp op) {
-  const auto bytes = static_cast<size_t>(count) * size_of(type);
-  const auto contribution = [&](int peer) {
-    return peer == rank ? own : others + bytes * static_cast<size_t>(peer < rank ? peer : peer - 1);
-  };
-  // Partial results go to `others` (each is used once); only the last one goes to `own`.
-  char* partial = contribution(0);
-  for (int peer = 1; peer < size; ++peer) {
-    char* next = contribution(peer);
-    char* out = peer == size - 1 ? own : (next == own ? partial : next);
-    combine(out, partial, next, count, type, op);
-    partial = out;
+RankReduction::RankReduction(DataType type, ReduceOp op, double prescale, double postscale,
+                             int size)
+    : type_(type), op_(op), size_(size) {
+  const bool is_average = op == ReduceOp::average;
+  if (!is_half(type)) {
+    input_factor_ = prescale;
+    output_factor_ = postscale;
+    divisor_ = is_average ? size : 1;
+  } else if (is_average || op == ReduceOp::sum) {
+    half_factor_ = prescale * postscale / (is_average ? size : 1);
+  } else {
+    half_factor_ = prescale;
+    output_factor_ = postscale;
   }
+}
+
+void RankReduction::add_halves(float* sums, const char* halves, int64_t count,
+                               bool is_first) const {
+  float values[block];
+  float* const to = is_first ? sums : values;
+  convert(to, DataType::float32, halves, type_, count);
+  scale(to, count, DataType::float32, half_factor_);
+  if (!is_first) combine(sums, sums, values, count, DataType::float32, op_);
+}
+
+void RankReduction::store_halves(char* halves, float* sums, int64_t count) const {
+  scale(sums, count, DataType::float32, output_factor_);
+  convert(halves, type_, sums, DataType::float32, count);
 }
 
 void scale(void* data, int64_t count, DataType type, double factor, int divisor) {

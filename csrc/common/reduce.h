@@ -1,9 +1,9 @@
 // Element-wise arithmetic on typed memory: the only place that knows what a reduction means.
 //
-// float16 and bfloat16 are combined in float32 and rounded to nearest even after each combination.
-// Min and max of a NaN and anything are NaN, whichever rank has it.
-// bool knows min (all), max (any), sum (any) and product (all). Integers wrap like their C++
-// unsigned counterparts.
+// float16 and bfloat16 ("halves") are combined in float32 and rounded to nearest even: once for all
+// ranks by a RankReduction, after each combination by `combine`. Min and max of a NaN and anything
+// are NaN, whichever rank has it. bool knows min (all), max (any), sum (any) and product (all).
+// Integers wrap like their C++ unsigned counterparts.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,73 @@ namespace autotune {
 // sum.
 void combine(void* out, const void* a, const void* b, int64_t count, DataType type, ReduceOp op);
 
-// The contributions of `size` ranks, combined in rank order into `own`, this rank's. The others lie
-// back to back in `others` in rank order, and are overwritten.
-void combine_in_rank_order(char* own, char* others, int rank, int size, int64_t count,
-                           DataType type, ReduceOp op);
-
 // data[i] = data[i] * factor / divisor. Integers are scaled in float64 and truncated towards zero;
 // float16 and bfloat16 in float32. Does nothing for 1 and 1. bool cannot be scaled (such a request
 // is refused).
 void scale(void* data, int64_t count, DataType type, double factor, int divisor = 1);
+
+// True for float16 and bfloat16.
+inline bool is_half(DataType type) {
+  return type == DataType::float16 || type == DataType::bfloat16;
+}
+
+// The same elements of `size` ranks, reduced with their factors:
+//
+//   out[i] = op over the ranks r of (in_r[i] * prescale), times postscale (average: divided by
+//   size)
+//
+// Halves are reduced in float32 and rounded once. Their sums and averages take all factors before
+// they are added, so that an average overflows only where it is too large itself. Other types are
+// computed in their own type: inputs are scaled, combined one after the other, and scaled.
+class RankReduction {
+ public:
+  RankReduction(DataType type, ReduceOp op, double prescale, double postscale, int size);
+
+  // Whether the contributions have to be scaled before they come to `combine_all`.
+  bool scales_inputs() const { return input_factor_ != 1.0; }
+  void scale_input(void* data, int64_t count) const { scale(data, count, type_, input_factor_); }
+
+  // `contribution(r)` is where those of rank r lie. `out` may be one of them; partial results go to
+  // `partial`, which may be `out`, or the contribution of rank 0 or 1. If `partial` is `out`, this
+  // is no contribution of a rank above 1.
+  template <typename Contribution>
+  void combine_all(char* out, char* partial, int64_t count, Contribution&& contribution) const {
+    if (is_half(type_)) return combine_halves(out, count, contribution);
+    const char* sum = contribution(0);
+    for (int peer = 1; peer < size_; ++peer) {
+      char* const to = peer == size_ - 1 ? out : partial;
+      combine(to, sum, contribution(peer), count, type_, op_);
+      sum = to;
+    }
+    scale(out, count, type_, output_factor_, divisor_);
+  }
+
+ private:
+  // As many as stay in the first-level cache, with their sums.
+  static constexpr int64_t block = 1024;
+
+  template <typename Contribution>
+  void combine_halves(char* out, int64_t count, Contribution&& contribution) const {
+    float sums[block];
+    for (int64_t begin = 0; begin < count; begin += block) {
+      const int64_t length = count - begin < block ? count - begin : block;
+      for (int peer = 0; peer < size_; ++peer) {
+        add_halves(sums, contribution(peer) + 2 * begin, length, peer == 0);
+      }
+      store_halves(out + 2 * begin, sums, length);
+    }
+  }
+  void add_halves(float* sums, const char* halves, int64_t count, bool is_first) const;
+  void store_halves(char* halves, float* sums, int64_t count) const;
+
+  DataType type_;
+  ReduceOp op_;
+  int size_;
+  double input_factor_ = 1.0;   // applied by scale_input,
+  double half_factor_ = 1.0;    // as halves are read,
+  double output_factor_ = 1.0;  // to the result, which is divided by
+  int divisor_ = 1;
+};
 
 // out[i] = in[i] between float16, bfloat16 and float32, or from a type to itself.
 void convert(void* out, DataType out_type, const void* in, DataType in_type, int64_t count);

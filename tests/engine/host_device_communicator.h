@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -120,7 +121,7 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     check(type, op);
     ++network_.allreduces;
     network_.spans += static_cast<int>(spans.size());
-    put([=](Communicator& plain) { plain.allreduce(spans, type, op, 1.0, 1.0); });
+    put([=](Communicator& plain) { reduce(plain, spans, type, op); });
   }
   void reduce_scatter(const void* blocks, void* own, int64_t count, DataType type,
                       ReduceOp op) override {
@@ -132,7 +133,7 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
       const auto all = static_cast<size_t>(size);
       std::vector<char> reduced(bytes * all);  // the other blocks stay as they are
       std::memcpy(reduced.data(), blocks, reduced.size());
-      plain.allreduce({{reduced.data(), reduced.data(), count * size}}, type, op, 1.0, 1.0);
+      reduce(plain, {{reduced.data(), reduced.data(), count * size}}, type, op);
       std::memcpy(own, reduced.data() + bytes * static_cast<size_t>(rank), bytes);
     });
   }
@@ -176,6 +177,32 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
   // A library would take the GPU that happens to be the thread's.
   void check_use() const {
     if (!device_.is_used_by_this_thread()) throw std::logic_error("the GPU is not in use");
+  }
+
+  // Halves as NCCL does it: an average multiplies by a factor of their type, and what goes from
+  // rank to rank is rounded to it.
+  static void reduce(Communicator& plain, const std::vector<Span>& spans, DataType type,
+                     ReduceOp op) {
+    if (!is_half(type)) return plain.allreduce(spans, type, op, 1.0, 1.0);
+    const auto size = static_cast<size_t>(plain.size());
+    float factor = 1.0f / static_cast<float>(size);
+    uint16_t short_factor = 0;
+    convert(&short_factor, type, &factor, DataType::float32, 1);
+    convert(&factor, DataType::float32, &short_factor, type, 1);
+    for (const Span& span : spans) {
+      const auto count = static_cast<size_t>(span.count);
+      std::vector<uint16_t> all(count * size);
+      uint16_t* const own = all.data() + count * static_cast<size_t>(plain.rank());
+      std::memcpy(own, span.input, 2 * count);
+      plain.allgather(all.data(), std::vector<int64_t>(size, 2 * span.count));
+      if (op == ReduceOp::average) {
+        scale(all.data(), span.count * plain.size(), type, static_cast<double>(factor));
+      }
+      for (size_t rank = 1; rank < size; ++rank) {
+        combine(all.data(), all.data(), all.data() + rank * count, span.count, type, op);
+      }
+      std::memcpy(span.output, all.data(), 2 * count);
+    }
   }
 
   void check(DataType type, ReduceOp op) const {

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "comm/choose.h"
 #include "comm/shm/shared_communicator.h"
+#include "common/reduce.h"
 #include "thread_ranks.h"
 
 using namespace autotune;
@@ -100,6 +101,84 @@ TEST(average_divides_by_the_number_of_ranks_after_the_factor) {
   });
 }
 
+namespace {
+
+uint16_t half_from(DataType type, double value) {
+  const auto single = static_cast<float>(value);
+  uint16_t half = 0;
+  convert(&half, type, &single, DataType::float32, 1);
+  return half;
+}
+
+double value_of(DataType type, uint16_t half) {
+  float single = 0;
+  convert(&single, DataType::float32, &half, type, 1);
+  return static_cast<double>(single);
+}
+
+}  // namespace
+
+TEST(averages_of_halves_overflow_only_where_the_result_does) {
+  for (int size : {2, 3, 5}) {
+    with_communicators(size, [size](Communicator& comm) {
+      for (DataType type : {DataType::float16, DataType::bfloat16}) {
+        const double most = type == DataType::float16 ? 65504 : 0x1.fep127;
+        for (int64_t count : {3, 9000, 300'000}) {  // by every algorithm, in several rounds
+          std::vector<uint16_t> data(static_cast<size_t>(count), half_from(type, most));
+          std::vector<uint16_t> rows(data);
+          const Span span{data.data(), data.data(), count};
+          comm.allreduce({span}, type, ReduceOp::average, 4.0, 0.25);  // nor do its factors
+          for (uint16_t x : data) CHECK_EQUAL(value_of(type, x), most);
+          comm.reduce_scatter({{rows.data(), rows.data(), count}}, type, ReduceOp::average, 2.0,
+                              0.5, size);
+          for (int64_t i = count * comm.rank() / size; i < count * (comm.rank() + 1) / size; ++i) {
+            CHECK_EQUAL(value_of(type, rows[size_t(i)]), most);
+          }
+          comm.allreduce({span}, type, ReduceOp::average, 1.0, 2.0);
+          for (uint16_t x : data) CHECK(std::isinf(value_of(type, x)));
+        }
+      }
+    });
+  }
+}
+
+// In two levels once more, of the partial results.
+TEST(halves_are_rounded_once) {
+  for (int size : {2, 3, 5}) {
+    with_communicators(size, [size](Communicator& comm) {
+      for (DataType type : {DataType::float16, DataType::bfloat16}) {
+        for (ReduceOp op : {ReduceOp::average, ReduceOp::sum}) {
+          for (int64_t count : {1000, 20'000}) {
+            std::vector<double> sums(static_cast<size_t>(count)), magnitudes(sums);
+            std::vector<uint16_t> own;
+            for (int rank = 0; rank < size; ++rank) {
+              std::mt19937 random(static_cast<unsigned>(rank + 1));
+              std::normal_distribution<double> normal;
+              for (int64_t i = 0; i < count; ++i) {
+                const uint16_t half = half_from(type, normal(random));
+                if (rank == comm.rank()) own.push_back(half);
+                sums[size_t(i)] += value_of(type, half);
+                magnitudes[size_t(i)] += std::abs(value_of(type, half));
+              }
+            }
+            comm.allreduce({{own.data(), own.data(), count}}, type, op, 1.0, 1.0);
+            const double half_step = type == DataType::float16 ? 0x1p-11 : 0x1p-8;
+            const double divisor = op == ReduceOp::average ? size : 1;
+            for (size_t i = 0; i < own.size(); ++i) {
+              const double exact = sums[i] / divisor;
+              double allowed = half_step * std::abs(exact) * 1.001 + 0x1p-24;
+              if (comm.backend() == Backend::several) {
+                allowed += half_step * magnitudes[i] / divisor;
+              }
+              CHECK(std::abs(value_of(type, own[i]) - exact) <= allowed);
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST(min_and_max_are_nan_where_any_rank_has_a_nan) {
   for (int size : {2, 3, 5}) {
     with_communicators(size, [size](Communicator& comm) {
@@ -186,12 +265,13 @@ TEST(a_reduce_scatter_leaves_its_own_slice_on_every_rank) {
           const int64_t half = count / 3;
           comm.reduce_scatter({{data.data(), data.data(), half},
                                {data.data() + half, data.data() + half, count - half}},
-                              DataType::int32, ReduceOp::average, 2.0, slices);
+                              DataType::int32, ReduceOp::average, 4.0, 0.5, slices);
           if (comm.rank() >= slices) continue;
           const int64_t begin = count * comm.rank() / slices;
           const int64_t end = count * (comm.rank() + 1) / slices;
           for (int64_t i = begin; i < end; ++i) {
-            CHECK_EQUAL(data[size_t(i)], int32_t(2 * (size * (i % 1000) + size * (size - 1) / 2)));
+            const int64_t sum = size * (i % 1000) + size * (size - 1) / 2;
+            CHECK_EQUAL(data[size_t(i)], int32_t(4 * sum / 2 / size));
           }
         }
       }
@@ -208,7 +288,7 @@ TEST(a_reduce_scatter_of_nothing_does_not_disturb_the_calls_around_it) {
       std::fill(data.begin(), data.end(), round + comm.rank());
       comm.allreduce({{data.data(), data.data(), count}}, DataType::int32, ReduceOp::sum, 1.0, 1.0);
       for (int32_t x : data) CHECK_EQUAL(x, 4 * round + 6);
-      comm.reduce_scatter({}, DataType::int32, ReduceOp::sum, 1.0, 4);
+      comm.reduce_scatter({}, DataType::int32, ReduceOp::sum, 1.0, 1.0, 4);
     }
   });
 }

@@ -134,6 +134,62 @@ TEST(device_average_of_integers_with_a_factor_is_rounded_once) {
   });
 }
 
+// Over 3 ranks, too, where the library's own average would be off by the rounding of 1 / 3.
+TEST(device_averages_of_halves_overflow_only_where_the_result_does_and_have_no_bias) {
+  for (bool fuse : {false, true}) {
+    with_device_sizes(fusing(fuse), [](DeviceRank& rank) {
+      struct Case {
+        DataType type;
+        Tensor large, any, scattered;
+      };
+      std::deque<Case> cases;
+      std::vector<TensorEntry> entries;
+      for (DataType type : {DataType::float16, DataType::bfloat16}) {
+        for (int64_t count : {3, 2'000'000}) {  // packed, and where it lies
+          const double most = type == DataType::float16 ? 65504 : 0x1.fep127;
+          Case& made = cases.emplace_back(
+              Case{type, Tensor(type, {count}), Tensor(type, {count}), Tensor(type, {12})});
+          rank.fill(made.large, [=](int64_t) { return most; });
+          rank.fill(made.scattered, [=](int64_t) { return -most; });
+          rank.fill(made.any, [](int64_t i) { return 1.0 + static_cast<double>(i % 97) / 128; });
+          const auto add = [&](TensorEntry entry, double prescale) {
+            entry.request.edit().name = std::to_string(entries.size());
+            entry.request.edit().reduce_op = ReduceOp::average;
+            entry.request.edit().prescale = prescale;
+            entry.request.edit().postscale = 1 / prescale;
+            entries.push_back(std::move(entry));
+          };
+          add(rank.allreduce("", made.large), 4.0);
+          add(rank.allreduce("", made.any), 1.0);
+          add(rank.entry("", Operation::reducescatter, made.scattered, made.scattered), 4.0);
+        }
+      }
+      std::vector<int64_t> handles;
+      for (TensorEntry& entry : entries) handles.push_back(rank.engine.enqueue(std::move(entry)));
+      for (size_t i = 0; i < handles.size(); ++i) {
+        Case& each = cases[i / 3];
+        if (i % 3 == 2) {
+          const Tensor rows = rank.take(handles[i], each.type);
+          CHECK_EQUAL(rows.get(0), each.scattered.get(0));
+          continue;
+        }
+        rank.finish(handles[i]);
+        if (i % 3 == 0) {
+          CHECK_EQUAL(each.large.get(0), each.type == DataType::float16 ? 65504 : 0x1.fep127);
+          CHECK_EQUAL(each.large.get(each.large.count() - 1), each.large.get(0));
+        } else if (each.any.count() > 97) {
+          double error = 0;
+          for (int64_t k = 0; k < 97; ++k) {
+            const double exact = 1.0 + static_cast<double>(k) / 128;
+            error += (each.any.get(k) - exact) / exact / 97;
+          }
+          CHECK(std::abs(error) < (each.type == DataType::float16 ? 0x1p-14 : 0x1p-11));
+        }
+      }
+    });
+  }
+}
+
 TEST(device_sums_of_int16_wrap) {
   with_device_sizes(fusing(true), [](DeviceRank& rank) {
     Tensor tensor(DataType::int16, {9});

@@ -36,6 +36,38 @@ TEST(bfloat16_survives_a_round_trip_for_every_bit_pattern) {
   }
 }
 
+TEST(conversions_of_many_are_those_of_one) {
+  std::vector<float> floats;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    // Every float16, what lies half way to the next one, and on both sides of that.
+    const float half = float_from_float16(static_cast<uint16_t>(bits));
+    const float next = float_from_float16(static_cast<uint16_t>(bits + 1));
+    const float middle = half + (next - half) / 2;
+    for (float x : {half, middle, std::nextafter(middle, half), std::nextafter(middle, next)}) {
+      if (!std::isnan(x)) floats.push_back(x);
+    }
+  }
+  for (DataType type : {DataType::float16, DataType::bfloat16}) {
+    for (size_t count : {size_t{1}, size_t{7}, size_t{8}, floats.size() - 3}) {
+      std::vector<uint16_t> halves(count);
+      std::vector<float> back(count);
+      convert(halves.data(), type, floats.data(), DataType::float32, int64_t(count));
+      convert(back.data(), DataType::float32, halves.data(), type, int64_t(count));
+      for (size_t i = 0; i < count; ++i) {
+        const bool is_float16 = type == DataType::float16;
+        CHECK_EQUAL(halves[i],
+                    is_float16 ? float16_from_float(floats[i]) : bfloat16_from_float(floats[i]));
+        CHECK_EQUAL(back[i],
+                    is_float16 ? float_from_float16(halves[i]) : float_from_bfloat16(halves[i]));
+      }
+    }
+  }
+  const std::vector<float> nans(9, std::numeric_limits<float>::quiet_NaN());
+  std::vector<uint16_t> halves(nans.size());
+  convert(halves.data(), DataType::float16, nans.data(), DataType::float32, 9);
+  for (uint16_t half : halves) CHECK(std::isnan(float_from_float16(half)));
+}
+
 TEST(float16_rounds_to_nearest_even) {
   CHECK_EQUAL(float16_from_float(1.0f + 0x1p-11f), 0x3c00);      // a tie: to even
   CHECK_EQUAL(float16_from_float(1.0f + 3 * 0x1p-11f), 0x3c02);  // a tie: to even

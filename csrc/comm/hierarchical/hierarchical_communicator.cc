@@ -29,6 +29,12 @@ int HostMap::lanes() const {
   return static_cast<int>(fewest);
 }
 
+int HostMap::most_ranks() const {
+  size_t most = 0;
+  for (const auto& ranks : ranks_of_host_) most = std::max(most, ranks.size());
+  return static_cast<int>(most);
+}
+
 std::vector<int> HostMap::ranks_of_lane(int lane) const {
   std::vector<int> ranks;
   for (const auto& local : ranks_of_host_) ranks.push_back(local[static_cast<size_t>(lane)]);
@@ -52,18 +58,25 @@ void HierarchicalCommunicator::allreduce(const std::vector<Span>& spans, DataTyp
                                          double prescale, double postscale) {
   const int lanes = map_.lanes();
   // An average is a sum here; the division comes once, at the end of the cross step.
-  const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
+  const bool is_average = op == ReduceOp::average;
+  const ReduceOp step_op = is_average ? ReduceOp::sum : op;
+  double between = 1.0;  // factor after the local step
+  if (is_average && is_half(type)) {
+    between = 1.0 / map_.most_ranks();
+    postscale *= prescale * map_.most_ranks();
+    prescale = 1.0;
+  }
   {
     Activity activity(observer_, activity_name(local_->backend(), Operation::reducescatter));
-    local_->reduce_scatter(spans, type, step_op, prescale, lanes);
+    local_->reduce_scatter(spans, type, step_op, prescale, between, lanes);
   }
-  if (cross_) reduce_between_hosts(spans, type, op, postscale);
+  if (cross_) reduce_between_hosts(spans, type, step_op, postscale, is_average ? size_ : 1);
   Activity activity(observer_, activity_name(local_->backend(), Operation::allgather));
   local_->allgather_slices(spans, type, lanes);
 }
 
 void HierarchicalCommunicator::reduce_between_hosts(const std::vector<Span>& spans, DataType type,
-                                                    ReduceOp op, double postscale) {
+                                                    ReduceOp op, double postscale, int divisor) {
   Activity activity(observer_, activity_name(cross_->backend(), Operation::allreduce));
   const ElementSequence elements(spans, type);
   const int lane = map_.local_rank(rank_);
@@ -72,9 +85,13 @@ void HierarchicalCommunicator::reduce_between_hosts(const std::vector<Span>& spa
   // One contiguous piece: the cost between hosts is per message.
   slice_.resize(std::max(slice_.size(), static_cast<size_t>(count * elements.item())));
   elements.read_outputs(begin, end, slice_.data());
-  const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
-  cross_->allreduce({{slice_.data(), slice_.data(), count}}, type, step_op, 1.0, 1.0);
-  scale(slice_.data(), count, type, postscale, op == ReduceOp::average ? size_ : 1);
+  const std::vector<Span> slice{{slice_.data(), slice_.data(), count}};
+  if (is_half(type)) {
+    cross_->allreduce(slice, type, op, 1.0, postscale / divisor);
+  } else {
+    cross_->allreduce(slice, type, op, 1.0, 1.0);
+    scale(slice_.data(), count, type, postscale, divisor);
+  }
   elements.write(begin, end, slice_.data());
 }
 

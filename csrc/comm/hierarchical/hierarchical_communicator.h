@@ -11,7 +11,8 @@
 // locally.
 //
 // Sums are taken over a host first: float results may differ from the flat backends' in the last
-// bits.
+// bits. Sums of halves are rounded to halves between the levels. So an average of halves is divided
+// by the ranks of the largest host there: none of its partial results exceeds its inputs.
 #pragma once
 
 #include <memory>
@@ -36,6 +37,8 @@ class HostMap {
   int local_rank(int rank) const;
   // Ranks of the smallest host.
   int lanes() const;
+  // Ranks of the largest host.
+  int most_ranks() const;
   // The ranks with local rank `lane`, by host.
   std::vector<int> ranks_of_lane(int lane) const;
 
@@ -62,8 +65,9 @@ class HierarchicalCommunicator final : public Communicator {
   void broadcast(void* data, int64_t bytes, int root_rank) override;
 
  private:
+  // `op` of the slices; then times `postscale`, divided by `divisor`.
   void reduce_between_hosts(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                            double postscale);
+                            double postscale, int divisor);
 
   HostMap map_;
   int rank_;

@@ -24,23 +24,24 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
   if (op == ReduceOp::adasum) {
     return adasum(*transport_, on_wait_, spans, type, prescale, postscale);
   }
+  const RankReduction how(type, op, prescale, postscale, size_);
   const auto item = static_cast<int64_t>(size_of(type));
   const int64_t piece_count = std::max<int64_t>(piece_bytes / item, 1);
   for (const Span& span : spans) {
     if (span.output != span.input && span.count > 0) {
       copy_bytes(span.output, span.input, span.count * item);
     }
-    scale(span.output, span.count, type, prescale);
+    how.scale_input(span.output, span.count);
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
       const Piece piece{static_cast<char*>(span.output) + begin * item,
                         std::min(piece_count, span.count - begin)};
       if (piece.count * item <= small_bytes) {
-        exchange_small(piece, type, op, postscale);
+        exchange_small(piece, how, item);
         continue;
       }
       post_reduce_scatter(piece, static_cast<size_t>(item));
       wait();
-      reduce_own_slice(piece, type, op, postscale);
+      reduce_own_slice(piece, how, item);
       post_allgather(piece, static_cast<size_t>(item));
       wait();
       place_slices(piece, static_cast<size_t>(item));
@@ -48,9 +49,8 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
   }
 }
 
-void P2pCommunicator::exchange_small(const Piece& piece, DataType type, ReduceOp op,
-                                     double postscale) {
-  const int64_t bytes = piece.count * static_cast<int64_t>(size_of(type));
+void P2pCommunicator::exchange_small(const Piece& piece, const RankReduction& how, int64_t item) {
+  const int64_t bytes = piece.count * item;
   inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(bytes * (size_ - 1))));
   char* slot = inbox_.data();
   for (int peer = 0; peer < size_; ++peer) {
@@ -62,8 +62,16 @@ void P2pCommunicator::exchange_small(const Piece& piece, DataType type, ReduceOp
     if (peer != rank_) transport_->send(peer, piece.data, bytes);
   }
   wait();
-  combine_in_rank_order(piece.data, inbox_.data(), rank_, size_, piece.count, type, op);
-  scale(piece.data, piece.count, type, postscale, op == ReduceOp::average ? size_ : 1);
+  combine_with_inbox(piece.data, piece.count, how, item);
+}
+
+// The contributions of the others lie in `inbox_`, in rank order, and are overwritten.
+void P2pCommunicator::combine_with_inbox(char* own, int64_t count, const RankReduction& how,
+                                         int64_t item) {
+  char* const others = inbox_.data();
+  how.combine_all(own, others, count, [&](int peer) {
+    return peer == rank_ ? own : others + (peer < rank_ ? peer : peer - 1) * count * item;
+  });
 }
 
 void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item) {
@@ -86,13 +94,10 @@ void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item) {
   }
 }
 
-void P2pCommunicator::reduce_own_slice(const Piece& piece, DataType type, ReduceOp op,
-                                       double postscale) {
+void P2pCommunicator::reduce_own_slice(const Piece& piece, const RankReduction& how, int64_t item) {
   const int64_t begin = slice_begin(piece.count, rank_);
   const int64_t count = slice_begin(piece.count, rank_ + 1) - begin;
-  char* own = piece.data + begin * static_cast<int64_t>(size_of(type));
-  combine_in_rank_order(own, inbox_.data(), rank_, size_, count, type, op);
-  scale(own, count, type, postscale, op == ReduceOp::average ? size_ : 1);
+  combine_with_inbox(piece.data + begin * item, count, how, item);
 }
 
 // The others' slices come into `inbox_` and go to the tensor when they are whole: nothing that a
@@ -143,12 +148,12 @@ void P2pCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_
 
 // In rounds: of every slice at most a piece, so that the boxes stay small.
 void P2pCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                                     double prescale, int slices) {
+                                     double prescale, double postscale, int slices) {
   const ElementSequence elements(spans, type);
+  const RankReduction how(type, op, prescale, postscale, size_);
   const int64_t item = elements.item();
   const int64_t most = std::max<int64_t>(piece_bytes / item / size_, 1);
   const int64_t longest = (elements.count() + slices - 1) / slices;
-  const ReduceOp step_op = op == ReduceOp::average ? ReduceOp::sum : op;
   for (int64_t done = 0; done < longest; done += most) {
     const auto part = [&](int slice) {
       const auto [begin, end] = slice_of(elements.count(), slice, slices);
@@ -171,13 +176,13 @@ void P2pCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType ty
       const auto [begin, end] = part(slice);
       char* box = outbox_.data() + slot_bytes * static_cast<size_t>(slice);
       elements.read(begin, end, box);
-      scale(box, end - begin, type, prescale);
+      how.scale_input(box, end - begin);
       if (slice != rank_) transport_->send(slice, box, (end - begin) * item);
     }
     wait();
     if (rank_ >= slices) continue;
     char* own = outbox_.data() + slot_bytes * static_cast<size_t>(rank_);
-    combine_in_rank_order(own, inbox_.data(), rank_, size_, own_count, type, step_op);
+    combine_with_inbox(own, own_count, how, item);
     elements.write(own_begin, own_end, own);
   }
 }

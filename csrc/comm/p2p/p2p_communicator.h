@@ -20,6 +20,7 @@
 #include "comm/communicator.h"
 #include "comm/point_to_point.h"
 #include "common/message_memory.h"
+#include "common/reduce.h"
 
 namespace autotune {
 
@@ -41,7 +42,7 @@ class P2pCommunicator final : public Communicator {
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
   void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
-                      int slices) override;
+                      double postscale, int slices) override;
   void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
 
  private:
@@ -50,9 +51,10 @@ class P2pCommunicator final : public Communicator {
     int64_t count;
   };
 
-  void exchange_small(const Piece& piece, DataType type, ReduceOp op, double postscale);
+  void exchange_small(const Piece& piece, const RankReduction& how, int64_t item);
   void post_reduce_scatter(const Piece& piece, size_t item);
-  void reduce_own_slice(const Piece& piece, DataType type, ReduceOp op, double postscale);
+  void reduce_own_slice(const Piece& piece, const RankReduction& how, int64_t item);
+  void combine_with_inbox(char* own, int64_t count, const RankReduction& how, int64_t item);
   void post_allgather(const Piece& piece, size_t item);
   void place_slices(const Piece& piece, size_t item);
   int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }

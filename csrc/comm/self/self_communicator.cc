@@ -5,13 +5,16 @@
 
 namespace autotune {
 
-void SelfCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp /*op*/,
+void SelfCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                  double prescale, double postscale) {
+  const RankReduction how(type, op, prescale, postscale, 1);
   for (const Span& span : spans) {
     const size_t bytes = static_cast<size_t>(span.count) * size_of(type);
-    copy_bytes(span.output, span.input, bytes);
-    scale(span.output, span.count, type, prescale);
-    scale(span.output, span.count, type, postscale);
+    auto* const output = static_cast<char*>(span.output);
+    copy_bytes(output, span.input, bytes);
+    how.scale_input(output, span.count);
+    if (is_half(type) && prescale == 1.0 && postscale == 1.0) continue;
+    how.combine_all(output, output, span.count, [&](int) { return output; });
   }
 }
 

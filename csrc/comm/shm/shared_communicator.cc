@@ -72,9 +72,8 @@ std::pair<int64_t, int64_t> SharedCommunicator::Plan::range(int64_t round, int s
 }
 
 SharedCommunicator::Plan SharedCommunicator::plan_for(const ElementSequence& elements,
-                                                      DataType type, int slices) const {
-  Plan plan{elements, type};
-  plan.slices = slices;
+                                                      const RankReduction& how, int slices) const {
+  Plan plan{elements, how, slices};
   plan.slice_elements = slice_bytes_ / elements.item();
   const int64_t longest = (elements.count() + slices - 1) / slices;
   plan.rounds = (longest + plan.slice_elements - 1) / plan.slice_elements;
@@ -84,10 +83,7 @@ SharedCommunicator::Plan SharedCommunicator::plan_for(const ElementSequence& ele
 void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                    double prescale, double postscale) {
   const ElementSequence elements(spans, type);
-  Plan plan = plan_for(elements, type, size_);
-  plan.op = op;
-  plan.prescale = prescale;
-  plan.postscale = postscale;
+  const Plan plan = plan_for(elements, {type, op, prescale, postscale, size_}, size_);
   if (elements.count() * elements.item() <= small_bytes) return allreduce_small(plan);
   int parity = next_parity();
   copy_in(plan, 0, parity);
@@ -108,11 +104,9 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
 }
 
 void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
-                                        double prescale, int slices) {
+                                        double prescale, double postscale, int slices) {
   const ElementSequence elements(spans, type);
-  Plan plan = plan_for(elements, type, slices);
-  plan.op = op == ReduceOp::average ? ReduceOp::sum : op;
-  plan.prescale = prescale;
+  const Plan plan = plan_for(elements, {type, op, prescale, postscale, size_}, slices);
   // Without a barrier of its own it must not turn to the parity that others may still read.
   if (plan.rounds == 0) return;
   int parity = next_parity();
@@ -129,7 +123,7 @@ void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType
 void SharedCommunicator::allgather_slices(const std::vector<Span>& spans, DataType type,
                                           int slices) {
   const ElementSequence elements(spans, type);
-  const Plan plan = plan_for(elements, type, slices);
+  const Plan plan = plan_for(elements, {type, ReduceOp::sum, 1.0, 1.0, size_}, slices);
   for (int64_t round = 0; round < plan.rounds; ++round) {
     const int parity = next_parity();
     if (rank_ < slices) {
@@ -147,16 +141,11 @@ void SharedCommunicator::allreduce_small(const Plan& plan) {
   const int parity = next_parity();
   char* own = slot(rank_, parity);
   plan.elements.read(0, count, own);
-  scale(own, count, plan.type, plan.prescale);
+  plan.how.scale_input(own, count);
   barrier();
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(small_bytes)));
   char* sum = scratch_.data();
-  const char* partial = slot(0, parity);
-  for (int peer = 1; peer < size_; ++peer) {
-    combine(sum, partial, slot(peer, parity), count, plan.type, plan.op);
-    partial = sum;
-  }
-  scale(sum, count, plan.type, plan.postscale, plan.op == ReduceOp::average ? size_ : 1);
+  plan.how.combine_all(sum, sum, count, [&](int peer) { return slot(peer, parity); });
   plan.elements.write(0, count, sum);
 }
 
@@ -166,7 +155,7 @@ void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
     if (slice == rank_) continue;
     const auto [begin, end] = plan.range(round, slice);
     char* to = region(rank_, parity, slice);
-    if (plan.prescale == 1.0 && stores_.streaming()) {
+    if (!plan.how.scales_inputs() && stores_.streaming()) {
       plan.elements.for_each_part(
           begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
             stream_bytes(to + before * plan.elements.item(), input, length * plan.elements.item());
@@ -174,7 +163,7 @@ void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
       continue;
     }
     plan.elements.read(begin, end, to);
-    scale(to, end - begin, plan.type, plan.prescale);
+    plan.how.scale_input(to, end - begin);
   }
 }
 
@@ -207,20 +196,14 @@ void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int p
 void SharedCommunicator::reduce_piece(const Plan& plan, const char* input, char* sum, int64_t at,
                                       int64_t count, int parity) {
   const char* own = input;
-  if (plan.prescale != 1.0) {
+  if (plan.how.scales_inputs()) {
     scratch_.assign(input, input + count * plan.elements.item());
-    scale(scratch_.data(), count, plan.type, plan.prescale);
+    plan.how.scale_input(scratch_.data(), count);
     own = scratch_.data();
   }
-  const auto contribution = [&](int peer) {
+  plan.how.combine_all(sum, sum, count, [&](int peer) {
     return peer == rank_ ? own : region(peer, parity, rank_) + at;
-  };
-  const char* partial = contribution(0);
-  for (int peer = 1; peer < size_; ++peer) {
-    combine(sum, partial, contribution(peer), count, plan.type, plan.op);
-    partial = sum;
-  }
-  scale(sum, count, plan.type, plan.postscale, plan.op == ReduceOp::average ? size_ : 1);
+  });
 }
 
 void SharedCommunicator::copy_out(const Plan& plan, int64_t round, int parity) {

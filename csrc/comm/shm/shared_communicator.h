@@ -30,6 +30,7 @@
 #include "comm/element_sequence.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/store_choice.h"
+#include "common/reduce.h"
 
 namespace autotune {
 
@@ -49,7 +50,7 @@ class SharedCommunicator final : public Communicator {
   void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;
   void reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
-                      int slices) override;
+                      double postscale, int slices) override;
   void allgather_slices(const std::vector<Span>& spans, DataType type, int slices) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;
   void broadcast(void* data, int64_t bytes, int root_rank) override;
@@ -61,10 +62,7 @@ class SharedCommunicator final : public Communicator {
   // One allreduce or half of one: which elements a round works on, and what is done to them.
   struct Plan {
     const ElementSequence& elements;
-    DataType type;
-    ReduceOp op = ReduceOp::sum;
-    double prescale = 1.0;
-    double postscale = 1.0;
+    RankReduction how;
     int slices = 1;
     int64_t slice_elements = 0;  // of a slice in one round
     int64_t rounds = 0;
@@ -73,7 +71,7 @@ class SharedCommunicator final : public Communicator {
     std::pair<int64_t, int64_t> range(int64_t round, int slice) const;
   };
 
-  Plan plan_for(const ElementSequence& elements, DataType type, int slices) const;
+  Plan plan_for(const ElementSequence& elements, const RankReduction& how, int slices) const;
   char* slot(int rank, int parity) const;
   char* region(int rank, int parity, int slice) const {
     return slot(rank, parity) + slice_bytes_ * slice;

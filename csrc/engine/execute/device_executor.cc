@@ -10,6 +10,7 @@
 #include "comm/choose_device.h"
 #include "common/errors.h"
 #include "common/log.h"
+#include "common/reduce.h"
 
 namespace autotune {
 
@@ -43,7 +44,7 @@ const char* offset(const void* memory, int64_t bytes) {
 
 DeviceExecutor::Reduction DeviceExecutor::reduction_of(const Response& response, int size) {
   const DataType type = response.wire_type.value_or(response.dtype);
-  Reduction how{type, response.reduce_op, response.postscale, 1};
+  Reduction how{type, response.reduce_op, response.prescale, response.postscale, 1};
   if (type == DataType::int16) how.type = DataType::int32;  // the same modulo 2^16
   if (type == DataType::boolean) {                          // of zeros and ones
     if (how.op == ReduceOp::sum) how.op = ReduceOp::max;
@@ -52,6 +53,19 @@ DeviceExecutor::Reduction DeviceExecutor::reduction_of(const Response& response,
   if (how.op == ReduceOp::average && !is_float(type)) {
     how.op = ReduceOp::sum;
     how.divisor = size;
+  }
+  if (how.op == ReduceOp::average && is_half(type)) {
+    // Nothing may grow on the way beyond what comes out. An input of a longer type may have to be
+    // scaled before it fits.
+    if (type == response.dtype) how.postscale *= std::exchange(how.prescale, 1.0);
+    // The library averages halves by a factor of their type, which 1 / 3 is not.
+    int larger = 1;
+    while (larger < size) larger *= 2;
+    if (larger != size) {
+      how.op = ReduceOp::sum;
+      how.prescale /= larger;
+      how.postscale *= static_cast<double>(larger) / size;
+    }
   }
   return how;
 }
@@ -283,12 +297,12 @@ void DeviceExecutor::reduce_parts(const Response& response, const Reduction& how
         input = output = zeros(count * item);
       }
     } else if (is_packed) {
-      before_.push_back({input, place, count, response.dtype, how.type, response.prescale, 1});
+      before_.push_back({input, place, count, response.dtype, how.type, how.prescale, 1});
       after_.push_back(
           {place, output, count, how.type, response.dtype, how.postscale, how.divisor});
     } else {
-      if (response.prescale != 1.0) {
-        before_.push_back({input, output, count, how.type, how.type, response.prescale, 1});
+      if (how.prescale != 1.0) {
+        before_.push_back({input, output, count, how.type, how.type, how.prescale, 1});
         input = output;
       }
       if (scales_after) {
@@ -404,7 +418,7 @@ void DeviceExecutor::scatter(const Response& response, const Entries& entries, i
       const auto block = static_cast<int64_t>(p / entries.size());
       before_.push_back({offset(entries[p % entries.size()]->input, part.first * from_item),
                          buffer + block * bytes + part.offset, part.count, response.dtype, how.type,
-                         response.prescale, 1});
+                         how.prescale, 1});
     }
     const Piece* const own = layout.pieces_of(rank);
     for (size_t i = 0; i < entries.size(); ++i) {

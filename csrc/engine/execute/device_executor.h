@@ -71,8 +71,9 @@ class DeviceExecutor {
   struct Reduction {
     DataType type;     // on the way
     ReduceOp op;       // that the library knows for it
-    double postscale;  // still to be applied, and
-    int divisor;       // still to be divided by
+    double prescale;   // to be applied before, and
+    double postscale;  // after, and
+    int divisor;       // to be divided by
   };
 
   // Elements of an entry of an allreduce that travel together.

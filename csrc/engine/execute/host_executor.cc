@@ -175,15 +175,13 @@ void HostExecutor::reducescatter(const Response& response, const Entries& entrie
     Activity activity(timeline_, activity_name(communicator.backend(), Operation::reducescatter));
     spans_ = {{buffer, buffer, total_bytes / item}};
     communicator.reduce_scatter(spans_, response.dtype, response.reduce_op, response.prescale,
-                                size);
+                                response.postscale, size);
   }
   Stopwatch watch(counters_.unpack_ns);
   Activity activity(timeline_, "MEMCPY_OUT_FUSION_BUFFER");
   const Piece* const own = layout.pieces_of(rank);
   for (size_t i = 0; i < entries.size(); ++i) {
     Handle& handle = *entries[i]->handle;
-    scale(buffer + own[i].offset, own[i].count, response.dtype, response.postscale,
-          response.reduce_op == ReduceOp::average ? size : 1);
     copy_bytes(handle.result.get(), buffer + own[i].offset, handle.result_bytes);
   }
 }

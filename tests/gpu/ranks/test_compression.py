@@ -67,6 +67,27 @@ def test_what_is_too_large_for_float16_is_infinite(rank: int, size: int) -> None
         assert fine.isfinite().all()
 
 
+@pytest.mark.parametrize("length", [64, 1_200_000], ids=["packed", "where it lies"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_averages_of_halves_overflow_only_where_the_result_does(
+    dtype: torch.dtype, length: int
+) -> None:
+    most = 65504.0 if dtype == torch.float16 else 3e38
+    tensor = full(length, most, dtype)
+    right = tensor.cpu()
+    same(hvd.allreduce(tensor), right)
+    same(hvd.allreduce(tensor, prescale_factor=4.0, postscale_factor=0.25), right)
+    for average in hvd.grouped_allreduce([tensor, tensor.clone()]):
+        same(average, right)
+    rows = hvd.reducescatter(tensor)
+    same(rows, right[: rows.numel()])
+    if dtype == torch.float16:
+        for compressed in hvd.grouped_allreduce(
+            [full(length, 6e4), full(9, -6e4)], compression=hvd.Compression.fp16
+        ):
+            same(compressed.abs(), torch.full_like(compressed.cpu(), 6e4))
+
+
 def test_a_group_of_other_types(rank: int, size: int) -> None:
     """Only floating-point tensors become shorter."""
     tensors = [put(sent(rank, 17)), full(17, rank, torch.int64), full(17, rank, torch.float64)]
