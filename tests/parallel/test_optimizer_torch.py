@@ -90,8 +90,17 @@ def scaled_step(
     scaler.step(optimizer)
 
 
+def unscaled_step(
+    optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, net: torch.nn.Module
+) -> None:
+    """What such a script does to clip gradients."""
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1e6)
+    scaler.step(optimizer)
+
+
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("step", [scaled_step_by_hand, scaled_step])
+@pytest.mark.parametrize("step", [scaled_step_by_hand, scaled_step, unscaled_step])
 def test_a_scaler_skips_the_same_steps_on_all_ranks(
     step: Callable[..., None], fused: bool, size: int
 ) -> None:
@@ -115,6 +124,54 @@ def test_a_scaler_skips_the_same_steps_on_all_ranks(
                 plain.step()
     assert scaler.get_scale() == 2.0**10
     assert_same_weights(net, reference)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_gradients_that_are_unscaled_and_clipped_are_those_of_the_whole_batch(
+    enabled: bool,
+) -> None:
+    net, reference = model(), model()
+    optimizer, plain = wrap(net), torch.optim.SGD(reference.parameters(), **SGD)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=enabled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            plain.zero_grad()
+            scaler.scale(loss_of(net, shard(x), shard(y))).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+            scaler.step(optimizer)
+            scaler.update()
+            loss_of(reference, x, y).backward()
+            torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+            plain.step()
+    assert_same_weights(net, reference)
+
+
+CHANGES: dict[str, Callable[[torch.nn.Module], object]] = {
+    "clip_grad_norm_": lambda net: torch.nn.utils.clip_grad_norm_(net.parameters(), 0.05),
+    "clip_grad_value_": lambda net: torch.nn.utils.clip_grad_value_(net.parameters(), 1e-4),
+    "div_": lambda net: [p.grad.div_(2) for p in net.parameters() if p.grad is not None],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.fp16}, {"groups": 2}])
+def test_gradients_changed_on_their_way_are_an_error_that_names_the_remedy(
+    change: str, options: dict[str, object], two_ranks: None
+) -> None:
+    net = model()
+    optimizer = wrap(net, **options)
+    x, y = next(batches(1))
+    for _ in range(2):  # the optimizer can be used again
+        loss_of(net, shard(x), shard(y)).backward()
+        CHANGES[change](net)
+        with pytest.raises(AssertionError, match=r"changed after loss.backward.*synchronize\(\)"):
+            optimizer.step()
+        optimizer.zero_grad()
+    train_shards(net, optimizer, 1)
+    assert_equal_on_all_ranks(net)
 
 
 def test_the_documented_scaler_after_a_skipped_step_warns_of_nothing() -> None:

@@ -27,6 +27,7 @@ from horovod.torch.wrapped.naming import (
     replaced_optimizer,
 )
 from horovod.torch.wrapped.reducer import Reducer
+from horovod.torch.wrapped.scaler import teach_scalers
 from horovod.tuning import autotuning
 
 __all__ = ["DistributedOptimizer"]
@@ -103,6 +104,7 @@ def DistributedOptimizer(
     if options.op == Adasum:
         attributes |= {"_communicates": communicates}
         return _wrap(optimizer, AdasumDeltas, attributes)
+    teach_scalers()
     reducer = Reducer(passes, options)
     for parameter, name in names.items() if communicates else ():
         reducer.watch(parameter, operation_names(name))

@@ -122,6 +122,8 @@ class DistributedGradients(Wrapped):
 
         Raises:
             HorovodInternalError: A reduction failed.
+            AssertionError: Gradients were changed after ``backward()``, e.g. clipped, while they
+                were on their way; do that after ``synchronize()``.
         """
         self._reducer.finish()
         self._synchronized = True
@@ -167,14 +169,18 @@ class DistributedGradients(Wrapped):
         torch's GradScaler asks this in its ``step`` before it looks at the gradients, which must be
         reduced then. It may skip our ``step()``.
         """
-        if self._should_synchronize and (self._reducer.pending or not self._synchronized):
-            self.synchronize()
-            self._reduced_for_scaler = True
+        self._wait_for_scaler()
         return bool(vars(self).get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, supports: bool) -> None:
         vars(self)["_step_supports_amp_scaling"] = supports
+
+    def _wait_for_scaler(self) -> None:
+        """**Collective.** Wait for the gradients, which a GradScaler wants to see."""
+        if self._should_synchronize and (self._reducer.pending or not self._synchronized):
+            self.synchronize()
+            self._reduced_for_scaler = True
 
     def _allreduce_grad_async(self, parameter: torch.Tensor) -> None:
         """**Collective.** Start reducing the gradient of ``parameter`` now (Horovod's own name).

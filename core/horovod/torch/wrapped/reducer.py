@@ -54,6 +54,8 @@ class Reducer:
         self._complete_bytes = 0
         self._started: list[Group] = []
         self._batches: list[Batch] = []
+        self._watched_versions: list[tuple[Gradient, torch.Tensor, int]] = []
+        """(first gradient for each call to the engine, its tensor, how often that had changed)"""
         self._known: dict[Group, tuple[list[Group], RepeatedAllreduces]] = {}
         """{first group: what was started together last time, and how}"""
 
@@ -116,6 +118,8 @@ class Reducer:
             return
         group.started = True
         complete = self._complete
+        if not complete:
+            self._watch_version(gradient)
         complete.append(group)
         self._complete_bytes += group.bytes
         if self._complete_bytes >= group.batch_bytes or len(complete) >= BATCH_GROUPS:
@@ -141,8 +145,11 @@ class Reducer:
 
         Raises:
             HorovodInternalError: A reduction failed; the others are forgotten.
+            AssertionError: Gradients were changed in place when they were complete and on their
+                way, or about to be. All are reduced, of what they happened to be.
         """
         basics.engine().backward(False)
+        changed = self._changed()
         if only_started:
             self._forget_passes()
         else:
@@ -164,6 +171,13 @@ class Reducer:
             for group in started:
                 group.drop(self.passes)
             raise
+        if changed is not None:
+            raise AssertionError(
+                f"the gradient of {changed.name!r} was changed after loss.backward(), while it was "
+                "on its way: the result is undefined. Call optimizer.synchronize() before "
+                "gradients are clipped, scaled or added to, and then 'with "
+                "optimizer.skip_synchronize(): optimizer.step()'"
+            )
 
     def reset(self) -> None:
         """**Local.** Forget gradients on their way and passes counted."""
@@ -171,6 +185,7 @@ class Reducer:
             batch.drop(self.passes)
         self._batches, self._started = [], []
         self._complete, self._complete_bytes = [], 0
+        self._watched_versions = []
         self.pending = False
         for group in self._groups:
             group.drop(self.passes)
@@ -197,6 +212,23 @@ class Reducer:
             batch = Batch(groups)
             self._batches.append(batch)
             batch.start(allreduces, tensors)
+
+    def _watch_version(self, gradient: Gradient) -> None:
+        tensor = gradient.parameter.grad
+        if tensor is not None:
+            self._watched_versions.append((gradient, tensor, tensor._version))
+
+    def _changed(self) -> Gradient | None:
+        """Return a gradient that was changed in place since it was complete, if there is one.
+
+        What changes gradients (clipping, a scale) changes them all, so one of each call to the
+        engine is looked at.
+        """
+        watched, self._watched_versions = self._watched_versions, []
+        for gradient, tensor, version in watched:
+            if tensor._version != version and gradient.parameter.grad is tensor:
+                return gradient
+        return None
 
     def _start_again(self, groups: list[Group]) -> bool:
         """Start what was started together before; False: it is not the same now."""
@@ -259,6 +291,7 @@ class Reducer:
 
     def _refuse(self, gradient: Gradient) -> None:
         gradient.passes_left = 0
+        self._watched_versions = []  # the error says it all
         raise AssertionError(
             f"gradients of {gradient.name!r} were computed more than backward_passes_per_step "
             f"({self.passes}) times before optimizer.step() or optimizer.synchronize(); increase "
