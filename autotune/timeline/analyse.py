@@ -25,7 +25,8 @@ def analyse(path: str) -> TimelineReport:
         if sweep is None:
             sweep = Sweep(report, _ranks_in(batch))
         sweep.feed(batch)
-    report.whole, report.skipped_bytes = reader.whole, reader.skipped_bytes
+    report.headless, report.whole = reader.headless, reader.whole
+    report.skipped_bytes = reader.skipped_bytes
     if sweep is not None:
         sweep.finish()
     if not report.tensors:

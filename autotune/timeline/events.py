@@ -26,6 +26,8 @@ LONGEST_EVENT = 1 << 22
 Event = dict[str, Any]
 
 _BETWEEN = re.compile(r"\}\s*,\s*\{")
+_PHASE = re.compile(r'"ph"\s*:\s*"[A-Za-z]"')
+"""What every event has, and little else."""
 _DECODER = json.JSONDecoder()
 
 
@@ -36,11 +38,13 @@ class EventReader:
     Attributes:
         path: The file.
         skipped_bytes: What could not be read as events, so far.
-        whole: The array's end was seen: the file was not cut.
+        headless: The array's begin is missing: the file was cut there.
+        whole: The array's end was seen: the file was not cut there.
     """
 
     path: str
     skipped_bytes: int = 0
+    headless: bool = False
     whole: bool = False
     _rest: str = field(default="", repr=False)
 
@@ -48,7 +52,7 @@ class EventReader:
         """Yield the events in file order, some thousands at a time.
 
         Raises:
-            TimelineError: The file cannot be read, or does not begin as a timeline does.
+            TimelineError: The file cannot be read, or is no timeline.
         """
         try:
             if not _ends(self.path):
@@ -70,12 +74,15 @@ class EventReader:
         yield self._take(last=True)
 
     def _after_begin(self, text: str) -> str:
-        """Return what follows the bracket that opens the event array."""
+        """Return what follows the bracket that opens the event array, all where it is missing."""
         stripped = text.lstrip("\ufeff \t\r\n")
         if stripped.startswith("["):
             return stripped[1:]
         at = text.find('"traceEvents"')
         at = text.find("[", at) if stripped.startswith("{") and at >= 0 else -1
+        self.headless = at < 0 and _PHASE.search(text) is not None
+        if self.headless:
+            return text
         if at < 0:
             what = "empty" if not stripped else "not a timeline (expected a JSON array of events)"
             raise TimelineError(f"{self.path}: {what}")

@@ -59,8 +59,10 @@ def share(part: float, whole: float) -> float:
 
 
 def _file(report: TimelineReport) -> Iterator[Finding]:
-    if not report.whole or report.skipped_bytes:
+    if report.headless or not report.whole or report.skipped_bytes:
         where = "was cut" if not report.whole else "is damaged"
+        if report.headless:
+            where = "has lost its beginning" + ("" if report.whole else " and its end")
         yield Finding(
             key="cut",
             text=f"The file {where}: all {report.events} whole events were used, "
@@ -126,7 +128,7 @@ def _negotiation(report: TimelineReport) -> Iterator[Finding]:
     if unknown:
         parts += f", {duration(unknown)} of cached tensors, which the file does not divide"
     advice = ""
-    if share(protocol + unknown, total) > 30:
+    if share(protocol + unknown, total) > 30 and report.operations - {"BROADCAST"}:
         advice = "Try a shorter cycle time and a cache that holds all tensors (HOROVOD_AUTOTUNE=1)."
     elif share(last, total) > 30:
         advice = "Settings do not help against a late rank: balance data loading and compute."
@@ -171,8 +173,12 @@ def _late_rank(report: TimelineReport) -> Iterator[Finding]:
 def _how_often(report: TimelineReport, sums: RankSums) -> str:
     if len(report.steps):
         mean = duration(sums.late_us / max(sums.steps, 1))
-        return f"{sums.steps} of {len(report.steps)} steps, by {mean} on average"
+        return f"{sums.steps} of {_steps(report)}, by {mean} on average"
     return f"{sums.negotiations} negotiations"
+
+
+def _steps(report: TimelineReport) -> str:
+    return "1 step" if len(report.steps) == 1 else f"{len(report.steps)} steps"
 
 
 def _idle(report: TimelineReport) -> Iterator[Finding]:
@@ -181,9 +187,10 @@ def _idle(report: TimelineReport) -> Iterator[Finding]:
         yield Finding(key="idle", text="Idle gaps within steps are unknown: no steps were found.")
         return
     idle, time = sum(steps.phases[Phase.IDLE]), sum(steps.duration_us)
+    those = "the step's" if len(steps) == 1 else f"the {len(steps)} steps'"
     yield Finding(
         key="idle",
-        text=f"In {share(idle, time):.0f} % of the {len(steps)} steps' time nothing communicates "
+        text=f"In {share(idle, time):.0f} % of {those} time nothing communicates "
         f"({duration(idle / len(steps))} a step; steps by {steps.source}).",
     )
 

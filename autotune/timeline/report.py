@@ -67,10 +67,12 @@ class TimelineReport:
     """What one file says.
 
     Attributes:
-        whole: The file was complete; else it was cut and all whole events were used.
+        headless: The file's beginning is missing; all whole events were used.
+        whole: The file has an end; else it was cut and all whole events were used.
         skipped_bytes: Bytes that were no part of any event.
         odd_events: Events that do not fit: ends without a begin, times that go backwards.
         ranks: Number of ranks seen, 0 if the file does not say.
+        operations: Names of the operations, e.g. "ALLREDUCE".
         first_collective_us: From the start of the recording to the first operation; None: none.
         phase_us: By phase; sums to ``duration_us``.
         operation_sum_us: Of fused operations, each in full; with ``operation_union_us``, the time
@@ -83,6 +85,7 @@ class TimelineReport:
     """
 
     path: str
+    headless: bool = False
     whole: bool = True
     skipped_bytes: int = 0
     events: int = 0
@@ -92,6 +95,7 @@ class TimelineReport:
     ranks: int = 0
     duration_us: float = 0.0
     init_us: float | None = None
+    operations: set[str] = field(default_factory=set)
     first_collective_us: float | None = None
     phase_us: list[float] = field(default_factory=lambda: [0.0] * len(Phase))
     steps: StepTable = field(default_factory=StepTable)
@@ -134,6 +138,7 @@ class TimelineReport:
         """Return everything but the single steps, for JSON; times in microseconds."""
         return {
             "path": self.path,
+            "headless": self.headless,
             "whole": self.whole,
             "skipped_bytes": self.skipped_bytes,
             "events": self.events,
@@ -143,6 +148,7 @@ class TimelineReport:
             "ranks": self.ranks or None,
             "duration_us": round(self.duration_us, 3),
             "init_us": self.init_us,
+            "operations": sorted(self.operations),
             "first_collective_us": self.first_collective_us,
             "communication_us": round(self.communication_us, 3),
             "negotiation_us": round(self.negotiation_us, 3),

@@ -22,6 +22,11 @@ class StepRecorder:
         """Return whether the file itself says where steps end."""
         return self._table.source == "STEP events"
 
+    @property
+    def repeats(self) -> bool:
+        """Return whether steps are found by repetition, and something has come again."""
+        return not self.told and self.number > 1
+
     def begin_told(self, now: float) -> None:
         """Begin a step that the file names; what was found by repetition before is dropped."""
         if not self.told:

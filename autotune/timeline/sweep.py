@@ -29,6 +29,8 @@ class Sweep:
     def __init__(self, report: TimelineReport, ranks: int) -> None:
         self.report = report
         self._ranks = ranks
+        self._origin: float | None = None  # what the file's clock says when the recording begins
+        self._starts_at_zero = False
         self._now: float | None = None
         self._end = 0.0
         self._counts = [0] * len(Phase)
@@ -51,6 +53,9 @@ class Sweep:
             if not isinstance(ts, int | float) or not math.isfinite(ts):
                 self.report.odd_events += 1
                 continue
+            if self._origin is None:
+                self._origin = 0.0 if self._starts_at_zero else ts
+            ts -= self._origin
             if not self._gpu:
                 self._advance(ts)
                 self._event(phase, event)
@@ -66,7 +71,7 @@ class Sweep:
             self._event(event.get("ph"), event)
         self._operations.flush()
         now = self._now
-        if now is not None and not self._steps.told and not any(self._counts[:_IDLE]):
+        if now is not None and self._steps.repeats and not any(self._counts[:_IDLE]):
             self._steps.end(now)
         self._steps.drop()
         self._find_unanswered()
@@ -134,6 +139,7 @@ class Sweep:
         if kind == "negotiation":
             self._find_step(track, pid, now)
         elif kind == "operation":
+            self.report.operations.add(name)
             if track.put_on_gpu:
                 return  # counts where the GPU does it
             self._operations.begins_operation(now)
@@ -195,6 +201,8 @@ class Sweep:
         pid, args = event.get("pid"), event.get("args")
         if not isinstance(pid, int | str) or not isinstance(args, dict):
             return
+        # Where the file tells of its recording its clock starts with that, else perhaps at boot.
+        self._starts_at_zero = self._starts_at_zero or pid == _JOB
         size, name = args.get("size"), args.get("name")
         if pid == _JOB and isinstance(size, int) and 0 < size < 10**7:
             self._ranks = size

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.cli.main import main
 from autotune.timeline.events import BLOCK_BYTES, EventReader
-from unit.autotune.timeline.conftest import CYCLES, HOROVOD
+from unit.autotune.timeline.conftest import CYCLES, DATA, HOROVOD
 
 CONTENT = HOROVOD.read_bytes()
 WHOLE = json.loads(CONTENT)
@@ -103,6 +103,37 @@ def test_bad_input_is_one_line_and_exit_code_1(capsys, tmp_path, content, reason
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert str(path) in err and reason in err
+
+
+@pytest.mark.parametrize("lost", [1, 2, 40, 999, 7000])
+def test_a_file_without_its_head_gives_all_whole_events_and_says_so(
+    capsys, tmp_path: Path, lost: int
+) -> None:
+    path = tmp_path / "tail.json"
+    path.write_bytes(CONTENT[lost:])
+    events, reader = events_of(path)
+    assert events == WHOLE[len(WHOLE) - len(events) :]
+    assert reader.headless and reader.whole
+    assert len(WHOLE) - len(events) <= CONTENT[:lost].count(b'"ph"') + 1
+    assert main(["timeline", str(path)]) == 0
+    assert "has lost its beginning: all " in capsys.readouterr().out
+
+
+def test_a_file_of_a_clock_since_boot_begins_at_its_first_event(capsys) -> None:
+    assert main(["timeline", str(DATA / "timeline-clock-since-boot.json"), "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["duration_us"] == sum(report["phases_us"].values()) < 2e6
+    assert report["first_collective_us"] == 30_105
+    assert report["late_ranks"]["0"]["negotiations"] == 12
+    assert not any("start-up" in finding["advice"] for finding in report["findings"])
+
+
+def test_broadcasts_alone_get_no_advice_on_settings_and_are_no_step(capsys) -> None:
+    assert main(["timeline", str(DATA / "timeline-broadcasts-only.json")]) == 0
+    out = capsys.readouterr().out
+    assert "broadcast.layer5.weight" in out and "Communication is under way" in out
+    for wrong in ("cycle time", "HOROVOD_", "1 steps"):
+        assert wrong not in out
 
 
 def test_a_folder_is_no_timeline(capsys, tmp_path: Path) -> None:

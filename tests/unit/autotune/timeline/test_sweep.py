@@ -95,6 +95,20 @@ def test_steps_are_taken_from_step_events_and_an_open_one_is_left_out(recorder, 
     assert report.compute_overlap_us == report.operation_union_us == 120
 
 
+def test_what_never_comes_again_is_no_step(recorder, read) -> None:
+    recorder.operation(["a", "b"], [(0, 0), (1, 10)], [0, 0, 0, 40])
+    report = read(recorder.events)
+    assert len(report.steps) == 0
+    recorder.operation(["a", "b"], [(0, 0), (1, 10)], [0, 0, 0, 40])
+    assert list(read(recorder.events).steps.duration_us) == [50, 50]
+
+
+def test_advice_on_settings_is_for_what_training_does(recorder, read) -> None:
+    recorder.operation(["a"], [(0, 0), (1, 1)], [500, 1, 1, 10])
+    advice = [f.advice for f in findings(read(recorder.events)) if f.key == "negotiation"]
+    assert "shorter cycle time" in advice[0]
+
+
 def test_horovods_file_has_horovods_figures() -> None:
     report = analyse(str(HOROVOD))
     assert report.ranks == 2
