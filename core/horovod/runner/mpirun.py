@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,10 @@ ROOT_VARIABLES = (
 PLACE_IN_ANOTHER_JOB = (
     r"OMPI_(?!MCA_|ALLOW_)|PMIX_(?!MCA_)|PMI2?_|PRTE_(?!MCA_|ALLOW_)|HYDI_|MPI_LOCAL"
 )
+_OTHER_AGENT = re.compile(
+    r"plm_(ssh|rsh)_agent|^HYDRA_LAUNCHER|^I_MPI_HYDRA_BOOTSTRAP|^--?(launcher|bootstrap)"
+)
+"""Variables and options by which MPI starts processes on other hosts without ssh."""
 RESOURCE_MANAGERS = (
     "SLURM_JOB_ID",
     "PBS_NODEFILE",
@@ -104,9 +109,12 @@ def identify(version_text: str) -> Family:
     Raises:
         UnknownMpiError: None that is known.
     """
-    match = re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\n]*)\s*(\d+)\.", version_text)
-    if match:
+    if match := re.search(r"Open MPI\)?\s*v?(\d+)\.", version_text):
         return Family.OPEN_MPI_4 if int(match[1]) < 5 else Family.OPEN_MPI_5
+    if re.search(r"PRR?TE", version_text):  # the run-time of Open MPI from 5 on, by its own number
+        return Family.OPEN_MPI_5
+    if re.search(r"OpenRTE|ORTE", version_text):  # until 4
+        return Family.OPEN_MPI_4
     if "Intel(R) MPI" in version_text:
         return Family.INTEL_MPI
     if re.search(r"HYDRA|MPICH", version_text):
@@ -144,7 +152,11 @@ def command_line(
         job: What to start.
         environ: The job's environment (``job_environment``).
         cores: Cores that this host gives to the job.
+
+    Raises:
+        ValueError: An option that this family has no words for, or no way to another host.
     """
+    check_way_to_hosts(job, environ)
     build = _open_mpi if family in (Family.OPEN_MPI_4, Family.OPEN_MPI_5) else _hydra
     words = [str(program), "-n", str(job.size), *build(family, job, environ, cores)]
     return [*words, *job.mpi_args, *job.command]
@@ -232,6 +244,27 @@ def needs_oversubscribe(job: Job, environ: Mapping[str, str], cores: int) -> boo
 def is_remote(job: Job) -> bool:
     """Return whether ``job`` uses another host than this one."""
     return not all(is_here(name) for name, _ in job.hosts)
+
+
+def check_way_to_hosts(job: Job, environ: Mapping[str, str]) -> None:
+    """Check that other hosts can be reached: by ssh, unless something else is named. **Local.**
+
+    Raises:
+        ValueError: There is no ssh.
+    """
+    away = next((name for name, _ in job.hosts if not is_here(name)), None)
+    names = [*environ, *job.mpi_args]
+    other_way = any(name in environ for name in RESOURCE_MANAGERS) or any(
+        _OTHER_AGENT.search(name) for name in names
+    )
+    if away is None or other_way:
+        return
+    path = environ.get("PATH")
+    if not any(shutil.which(program, path=path) for program in ("ssh", "rsh")):
+        raise ValueError(
+            f"host {away} is reached by ssh, which is not installed here (not on PATH): install an "
+            "OpenSSH client, or start from a job of your queue"
+        )
 
 
 def is_here(host: str) -> bool:

@@ -23,10 +23,11 @@ from horovod.runner.mpirun import (
 from horovod.runner.probe import find_mpirun
 
 MPIRUN = Path("/opt/mpi/bin/mpirun")
+WITH_SSH = {"HYDRA_LAUNCHER": "ssh"}
 
 
 def words(family: Family, job: Job, environ: dict[str, str] | None = None) -> list[str]:
-    return command_line(MPIRUN, family, job, environ or {}, cores=2)
+    return command_line(MPIRUN, family, job, environ or WITH_SSH, cores=2)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,13 @@ def words(family: Family, job: Job, environ: dict[str, str] | None = None) -> li
     [
         ("mpirun (Open MPI) 5.0.11\n\nReport bugs to ...", Family.OPEN_MPI_5),
         ("mpirun (Open MPI) 4.1.6", Family.OPEN_MPI_4),
-        ("mpirun (PRRTE) 3.0.1", None),
+        ("mpirun (Open MPI) 10.0.1", Family.OPEN_MPI_5),
+        ("mpirun (PRRTE) 3.0.1", Family.OPEN_MPI_5),
+        ("mpirun (PRTE) 5.0.0", Family.OPEN_MPI_5),
+        ("prterun (PMIx Reference RunTime Environment, PRTE) 4.0.0", Family.OPEN_MPI_5),
+        ("mpirun (OpenRTE) 4.1.2", Family.OPEN_MPI_4),
+        ("OpenRTE", Family.OPEN_MPI_4),
+        ("mpirun (Quadrics) 1.0.1", None),
         ("HYDRA build details:\n    Version: 5.0.2", Family.MPICH),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 1", Family.INTEL_MPI),
         ("", None),
@@ -72,6 +79,7 @@ def test_ranks_are_not_bound_unless_the_caller_says_how() -> None:
 
 def test_variables_are_named_for_other_hosts_only() -> None:
     environ = {
+        **WITH_SSH,
         "HOROVOD_CYCLE_TIME": "1",
         "HOROVOD_SECRET_KEY": "s",
         "HOME": "/root",
@@ -87,6 +95,21 @@ def test_variables_are_named_for_other_hosts_only() -> None:
     here = Job(size=2, command=["x"], hosts=[("localhost", 2)])
     assert not is_remote(here)
     assert "-x" not in words(Family.OPEN_MPI_5, here, environ)
+
+
+def test_hosts_without_a_way_to_them_are_one_sentence(tmp_path: Path) -> None:
+    bare = {"PATH": str(tmp_path)}
+    away = Job(size=2, command=["x"], hosts=[("localhost", 1), ("far", 1)])
+    for family in Family:
+        with pytest.raises(ValueError, match="host far is reached by ssh, which is not installed"):
+            words(family, away, bare)
+        words(family, Job(size=2, command=["x"], hosts=[("localhost", 2)]), bare)
+    words(Family.OPEN_MPI_5, away, {**bare, "PRTE_MCA_plm_ssh_agent": "/opt/agent"})
+    words(Family.MPICH, away, {**bare, "SLURM_JOB_ID": "7"})
+    by_option = Job(size=2, command=["x"], hosts=away.hosts, mpi_args=["-launcher", "fork"])
+    words(Family.MPICH, by_option, bare)
+    (tmp_path / "ssh").touch(mode=0o755)
+    words(Family.OPEN_MPI_4, away, bare)
 
 
 def test_nothing_secret_is_passed() -> None:
