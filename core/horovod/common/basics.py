@@ -314,6 +314,7 @@ def _at_exit() -> None:
         _process.mpi,
         _process.exit_comm,
         failed=_process.engine_failed,
+        pending=_engine.messages_were_left_behind(),
         raised=raised,
         ours=_process.owns_mpi,
         leave=_leave,

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+PATIENCE_SECONDS = 2.0
+"""How long a rank that has met an error waits for the others before it leaves without MPI's end."""
 POLL_SECONDS = 0.001
 """Waiting ranks sleep between tests: the core may be needed by the rank they wait for."""
 
@@ -186,6 +188,7 @@ def end(
     comm: MPI.Comm | None,
     *,
     failed: bool,
+    pending: bool = False,
     raised: bool,
     ours: bool,
     leave: Callable[[int], None],
@@ -195,8 +198,10 @@ def end(
     Args:
         mpi: The module ``mpi4py.MPI``.
         comm: The job's communicator; None when the job never got one.
-        failed: The engine had a fatal error: leave without ending MPI; the launcher then ends the
-            job with a code other than 0.
+        failed: The engine had a fatal error: leave without ending MPI, unless the script caught it
+            and the other ranks come to their end now, too; the launcher then ends the job with a
+            code other than 0.
+        pending: After such an error MPI may still have messages to deliver.
         raised: This process ends by an exception: wait a little for the other ranks (they may
             be raising the same), then leave without them, so that the launcher ends them.
         ours: Ending MPI is up to us; else mpi4py does it right after us.
@@ -204,9 +209,19 @@ def end(
     """
     if mpi.Is_finalized():
         return
-    if not failed and comm is not None and (ours or raised):
-        failed = not wait(comm, seconds=2.0 if raised else None)
+    if failed and not raised and not pending and comm is not None and ours:
+        failed = not _come_too(mpi, comm)
+    elif not failed and comm is not None and (ours or raised):
+        failed = not wait(comm, seconds=PATIENCE_SECONDS if raised else None)
     if not failed and ours:
         mpi.Finalize()
     elif failed and not ours:
         leave(1)
+
+
+def _come_too(mpi: Any, comm: MPI.Comm) -> bool:
+    """**Collective.** Return whether all ranks are here in a moment; some may be gone for good."""
+    try:
+        return wait(comm, seconds=PATIENCE_SECONDS)
+    except mpi.Exception:
+        return False

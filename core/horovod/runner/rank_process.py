@@ -306,13 +306,13 @@ class RankProcess:
         return streams > 0
 
     def report(self, code: int) -> None:
-        """Tell the launcher how the command ended, and its last lines."""
+        """Tell the launcher how the command ended, and its last lines where it did not end well."""
         content = {
             "rank": self.rank,
             "host": socket.gethostname(),
             "code": code,
             "told": self._told_to_end,
-            "tail": self.tail.lines(),
+            "tail": self.tail.lines() if code else [],
         }
         send_record(content)
 
@@ -346,8 +346,7 @@ def main(argv: list[str]) -> None:
         send_record({"rank": rank, "host": host, "code": code, "told": False, "tail": [text]})
         os._exit(code)
     code = process.wait()
-    if code:
-        process.report(code)
+    process.report(code)
     end_like(code)
 
 

@@ -47,8 +47,8 @@ FAILURE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """How a rank ended that did not end well.
+class End:
+    """How a rank ended.
 
     Attributes:
         rank: The rank.
@@ -74,6 +74,11 @@ class Failure:
         how = f"exit code {self.code}"
         if self.code < 0:
             how = f"ended by signal {-self.code} ({signal.Signals(-self.code).name})"
+        elif self.code == 0:
+            how += (
+                ", but it left without ending MPI, as after an error of the engine that its script "
+                "has caught; MPI then ends the other ranks"
+            )
         lines = [f"rank {self.rank} on {self.host} was the first to fail: {how}"]
         if self.tail:
             lines[0] += "; its last lines:"
@@ -131,7 +136,7 @@ class RunningJob:
         err: Where its standard error goes.
 
     Attributes:
-        failures: Ranks that did not end well, in the order in which we heard of them.
+        ends: Of ranks, in the order in which we heard of them.
         started: Ranks whose process runs.
         ended_by_us: A rank failed, and mpirun had to be told to end the others.
     """
@@ -139,7 +144,7 @@ class RunningJob:
     def __init__(
         self, words: Sequence[str], environ: Mapping[str, str], *, err: Sink, out: Sink | None
     ) -> None:
-        self.failures: list[Failure] = []
+        self.ends: list[End] = []
         self.started: set[int] = set()
         self.ended_by_us = False
         self._failed_at: float | None = None
@@ -175,8 +180,9 @@ class RunningJob:
         if "started" in record:
             self.started.add(record["started"])
         else:
-            self.failures.append(Failure(**record))
-            self._failed_at = self._failed_at or time.monotonic()
+            self.ends.append(End(**record))
+            if record["code"]:
+                self._failed_at = self._failed_at or time.monotonic()
 
     def end_after_failure(self) -> None:
         """End the other ranks where mpirun does not, although one failed: SIGTERM, then SIGKILL."""
@@ -201,10 +207,21 @@ class RunningJob:
         if self.process.poll() is None:
             self.process.send_signal(number)
 
-    def first_failure(self) -> Failure | None:
-        """Return the rank that failed first, by itself if there is one."""
-        alone = [failure for failure in self.failures if not failure.told]
-        return next(iter([*alone, *self.failures]), None)
+    @property
+    def failures(self) -> list[End]:
+        """Ranks that did not end well."""
+        return [end for end in self.ends if end.code]
+
+    def first_failure(self) -> End | None:
+        """Return the rank that failed first, by itself if there is one.
+
+        Where ranks were only told to end, that is the one that ended first: it ended well as far as
+        it knows, and MPI did not think so.
+        """
+        failures = self.failures
+        alone = [end for end in failures if not end.told]
+        before = [end for end in self.ends if not end.told] if failures else []
+        return next(iter([*alone, *before, *failures]), None)
 
 
 def supervise(
@@ -284,7 +301,7 @@ def conclude(job: RunningJob, signals: Sequence[int]) -> int:
     if failure is None:
         return code
     _say(failure.describe())
-    return failure.exit_code if job.ended_by_us else code or failure.exit_code
+    return (failure.exit_code or code) if job.ended_by_us else (code or failure.exit_code)
 
 
 def _say(text: str) -> None:

@@ -33,6 +33,19 @@ path.with_suffix(".part").rename(path)
 time.sleep(60)
 """
 
+CAUGHT = """
+import sys, time, torch
+import horovod.torch as hvd
+hvd.init()
+try:
+    if hvd.rank() == 0:
+        hvd.allreduce(torch.ones(3), name="skipped")
+    time.sleep(float(sys.argv[1]))
+except hvd.HorovodInternalError:
+    print("caught", flush=True)
+"""
+STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+
 
 def sleeping_pids(folder: Path) -> list[int]:
     files = [folder / "pid-0", folder / "pid-1"]
@@ -60,6 +73,24 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(commands: Commands) -> N
     assert process.returncode == 128 + signal.SIGKILL
     assert re.search(r"rank 1 on \S+ was the first to fail: ended by signal 9 \(SIGKILL\)", err)
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)
+
+
+def test_a_rank_that_leaves_after_a_caught_error_is_the_one_that_is_named(
+    commands: Commands,
+) -> None:
+    words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
+    result = commands.run(*words, "50", **STALLS)
+    assert result.returncode != 0 and "caught" in result.stdout
+    assert re.search(r"rank 0 on \S+ was the first to fail: exit code 0, but", result.stderr)
+
+
+def test_ranks_that_have_caught_an_error_and_end_together_end_mpi_too(
+    commands: Commands,
+) -> None:
+    words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
+    result = commands.run(*words, "3", **STALLS)
+    assert result.returncode == 0 and "caught" in result.stdout
+    assert "first to fail" not in result.stderr and "finalize" not in result.stderr
 
 
 def test_a_terminated_launcher_ends_all_ranks(commands: Commands) -> None:

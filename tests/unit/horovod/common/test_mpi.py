@@ -21,6 +21,7 @@ class FakeComm:
 
 
 class FakeMPI:
+    Exception = RuntimeError
     THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
 
     def __init__(self, level: int = 3, finalized: bool = False) -> None:
@@ -50,8 +51,15 @@ def test_mpi_that_the_script_started_is_left_to_it() -> None:
     assert FakeMPI().end(FakeComm(True), ours=False) == []
 
 
-def test_after_a_fatal_error_mpi_is_not_ended() -> None:
-    assert FakeMPI().end(FakeComm(True), failed=True) == []
+def test_after_a_fatal_error_mpi_is_ended_only_where_all_ranks_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(mpi.time, "monotonic", lambda: next(clock))
+    assert FakeMPI().end(FakeComm(True), failed=True) == ["finalize"]
+    assert FakeMPI().end(FakeComm(False), failed=True) == []
+    assert FakeMPI().end(FakeComm(True), failed=True, raised=True) == []
+    assert FakeMPI().end(FakeComm(True), failed=True, pending=True) == []
     assert FakeMPI().end(FakeComm(True), failed=True, ours=False) == ["leave 1"]
 
 

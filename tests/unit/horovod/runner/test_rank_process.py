@@ -22,7 +22,7 @@ from horovod.runner.rank_process import (
     place_variables,
     rank_folder,
 )
-from horovod.runner.supervise import Failure, RecordReader
+from horovod.runner.supervise import End, RecordReader
 
 
 def start(code: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -42,11 +42,11 @@ def start(code: str, **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def run(code: str, given: bytes = b"", **options: Any) -> tuple[int, bytes, bytes, list[Failure]]:
+def run(code: str, given: bytes = b"", **options: Any) -> tuple[int, bytes, bytes, list[End]]:
     process = start(code, **options)
     out, err = process.communicate(given, timeout=20)
     passed, records = RecordReader().feed(err)
-    return process.returncode, out, passed, [Failure(**record) for record in records]
+    return process.returncode, out, passed, [End(**each) for each in records if each["code"]]
 
 
 def test_bytes_pass_in_both_directions_unchanged(tmp_path: Path) -> None:
@@ -122,6 +122,12 @@ def test_a_signal_reaches_the_command_once_and_is_no_failure_of_its_own() -> Non
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (5, b"caught\n")
     assert RecordReader().feed(err)[1][0]["told"] is True
+
+
+def test_a_rank_that_ends_well_says_so_too() -> None:
+    _, err = start("print('fine')").communicate(timeout=20)
+    (record,) = RecordReader().feed(err)[1]
+    assert (record["rank"], record["code"], record["told"], record["tail"]) == (3, 0, False, [])
 
 
 def test_the_command_dies_with_its_process(tmp_path: Path) -> None:
