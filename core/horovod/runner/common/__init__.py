@@ -1,0 +1,1 @@
+"""Horovod's names for what launchers share; libraries that start jobs themselves import them."""
