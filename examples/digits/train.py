@@ -10,6 +10,7 @@ here knows of tuning: HOROVOD_AUTOTUNE=1 HOROVOD_AUTOTUNE_LOG=log.csv does that 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -42,6 +43,17 @@ def make_model() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(128, 10))
 
 
+def train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Sequence[torch.Tensor]]
+) -> None:
+    """Take one step for each batch."""
+    model.train()
+    for images, labels in batches:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
 def evaluate(model: nn.Module, loader: DataLoader) -> float:
     """Return the share of test images that all ranks together classify right."""
     model.eval()
@@ -61,30 +73,35 @@ def save(folder: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Opti
     (folder / "checkpoint.part").replace(folder / "checkpoint.pt")
 
 
-def main() -> None:
-    """Train, test after each epoch, and keep a checkpoint where a folder is given."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this script's options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
+    parser.add_argument("--seed", type=int, default=1, help="of the first weights")
     parser.add_argument("--output", type=Path, help="folder for a checkpoint per epoch")
-    arguments = parser.parse_args()
+    return parser
 
-    hvd.init()
-    torch.manual_seed(1)
+
+def train(model: nn.Module, arguments: argparse.Namespace) -> float:
+    """Train, test after each epoch, and keep a checkpoint where a folder is given.
+
+    Returns:
+        The share of test images that the last epoch's model classifies right.
+    """
     torch.set_num_threads(1)  # 1. one rank, one core; with GPUs: torch.cuda.set_device(...)
 
     train_set, test_set = load_data()
     sampler = DistributedSampler(  # 2. every rank has its share of the data
         train_set, num_replicas=hvd.size(), rank=hvd.rank(), drop_last=True
     )
-    train = DataLoader(  # 3. the batch is one rank's: the job's is size() times as large
+    batches = DataLoader(  # 3. the batch is one rank's: the job's is size() times as large
         train_set, arguments.batch_size, sampler=sampler, drop_last=True
     )
     shard = Subset(test_set, range(hvd.rank(), len(test_set), hvd.size()))
     test = DataLoader(shard, batch_size=64)
 
-    model = make_model()
     optimizer = torch.optim.SGD(  # 4. the learning rate follows the job's batch
         model.parameters(), lr=arguments.lr * hvd.size(), momentum=0.9
     )
@@ -104,18 +121,24 @@ def main() -> None:
 
     if arguments.output and hvd.rank() == 0:
         arguments.output.mkdir(parents=True, exist_ok=True)
+    accuracy = 0.0
     for epoch in range(start, arguments.epochs):
         sampler.set_epoch(epoch)
-        model.train()
-        for images, labels in train:
-            optimizer.zero_grad()
-            functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
+        train_epoch(model, optimizer, batches)
         accuracy = evaluate(model, test)
         if hvd.rank() == 0:  # 7. one rank speaks and writes
             print(f"epoch {epoch + 1:3}: test accuracy {accuracy:.1%}", flush=True)
             if arguments.output:
                 save(arguments.output, epoch, model, optimizer)
+    return accuracy
+
+
+def main() -> None:
+    """Run the job on this rank."""
+    arguments = make_parser().parse_args()
+    hvd.init()
+    torch.manual_seed(arguments.seed)
+    train(make_model(), arguments)
     hvd.shutdown()
 
 

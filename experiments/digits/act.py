@@ -105,20 +105,21 @@ class Act:
             print(f"The tuned job had said: {gain_text(answer)}", flush=True)
 
     def tune(self) -> None:
-        """Train with tuning on; a job that ends before its tuner does is started once more.
+        """Train with tuning on; a job that ends before its tuner does goes on from its checkpoint.
 
         On a busy machine the tuner pauses to keep its budget, so one job may not be long enough.
         One that takes too long is ended: its log holds all finished trials.
         """
         switches = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": short(self.log.absolute())}
-        command = self.command(self.epochs, "--output", self.output)
         begin = time.monotonic()
         try:
+            command = self.command(self.epochs, "--output", self.output)
             self.show(command, TUNING_LIMIT_S, **switches)
             answer, now = self.answer(), time.monotonic()
             finished = answer is not None and answer.finished
             if not finished and now + 2 * (now - begin) < self.deadline:
-                print("\nThe job ended before its tuner: the same command goes on from the log.")
+                print("\nThe job ended before its tuner: it goes on, from its checkpoint and log.")
+                command = self.command(2 * self.epochs, "--output", self.output)
                 self.show(command, TUNING_LIMIT_S, **switches)
         except TimeIsUp:
             print(
