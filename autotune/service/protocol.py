@@ -20,11 +20,11 @@ Neither side ever waits for the other on the training thread.
   engine carries it through the response sequence; every ``StepRecord`` says which epoch was in
   force during the whole step, or -1 when it spans a change. Epoch 0 is what the job started with.
 * *Table*: ``Hello`` says which parameters are tuned; ``Apply`` and ``Done`` hold settings of it.
-* *Step*: what the runtime calls a training step (see ``horovod.tuning``); consecutive short
-  steps of one epoch and signature are merged into one record until it is 1 ms long.
+* *Step*: what the runtime calls a training step (docs/concepts.md says when it ends); consecutive
+  short steps of one epoch and signature are merged into one record until it is 1 ms long.
 * *Signature*: a hash of what a step communicates, whatever the names. Steps that are not training
   steps (evaluation, checkpoint) have another signature; the service scores the training steps only
-  (see ``autotune.tuning.steps.identify``). It is told when it has come twice.
+  (see ``autotune.tuning.steps.identify``). What it consists of is told when it has come twice.
 * While no step has ended, ``Steps`` without a record says that the job communicates.
 """
 

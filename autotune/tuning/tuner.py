@@ -1,7 +1,7 @@
 """The tuner's state machine: WARMUP -> EXPLORE -> CERTIFY -> DONE. No clock, no files, no threads.
 
-It is fed with finished steps and answers with events, in the order in which they have to take
-effect:
+Where a job has changed after DONE it begins again with WARMUP. Its driver, the service, feeds it
+with finished steps; it answers with events, in the order in which they have to take effect:
 
 =======================================  =======================================================
 event                                    what the driver does with it

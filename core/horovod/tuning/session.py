@@ -1,9 +1,9 @@
-"""Where the runtime and the tuner meet: the pipe to the service ends here, on rank 0.
+"""Where the runtime and the tuner meet, on rank 0.
 
-At ``init`` rank 0 starts the service and waits, bounded, for its word. While the job trains, every
-rank says where its training steps end; rank 0 also hands finished steps to the service and proposes
-to the engine what the service wants to try (``autotune.service.session``). The engine carries
-parameter changes to the other ranks.
+At ``init`` rank 0 starts the service, the tuner's own process, and waits, bounded, for its word.
+While the job trains, every rank says where its training steps end; rank 0 also hands finished steps
+to the service and proposes to the engine what the service wants to try. The talk itself is
+``autotune.service.session``, and the engine carries changes of the setting to the other ranks.
 """
 
 from __future__ import annotations
