@@ -40,6 +40,8 @@ class Parameter:
         scale: How the search domain is mapped to [0, 1].
         zero_is_special: 0 is a search point of its own beside the range.
         zero_word: What people call it in a sentence ("cache off").
+        zero_means: The value that 0 is most like: it stands beside that one in the search; None:
+            it continues the range at its low end.
         saturates_at: What a job has a number of, from which on larger values behave alike:
             "tensors" of a training step, or its "payload" in bytes; None: they never do.
         word: What people call it in a sentence ("fusion 16 MiB").
@@ -62,6 +64,7 @@ class Parameter:
     scale: Scale
     zero_is_special: bool = False
     zero_word: str = "off"
+    zero_means: float | None = None
     saturates_at: Literal["tensors", "payload"] | None = None
     word: str
     shown_unit: str = ""
@@ -153,12 +156,16 @@ class Table:
             but those that other tables name.
         outside: What the table's settings are put in force with, for a sentence that refuses
             another format.
+        change_steps: Steps after a change of the setting that are slower because of it.
+        change_price: What a change costs in all, in steps of the default.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     formats: tuple[str, ...] = ()
     outside: str = ""
+    change_steps: int = 0
+    change_price: float = 0.0
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:

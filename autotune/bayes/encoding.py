@@ -26,6 +26,8 @@ FloatArray = NDArray[np.float64]
 
 OFF_GAP = 0.1
 """Distance in the unit interval between "off" and the low end of a logarithmic range."""
+ZERO_APART = 0.02
+"""Distance between a 0 that is like another value (``Parameter.zero_means``) and that value."""
 STEPS_PER_OCTAVE = 1
 STEPS_PER_DECADE = 5
 """Finer grids only add near-duplicates: neighbours differ by less than readings can tell."""
@@ -54,7 +56,8 @@ class Dimension:
             return float(value)
         number = float(value)
         if self.parameter.zero_is_special and number <= 0:
-            return 0.0
+            like = self.parameter.zero_means
+            return 0.0 if like is None else max(0.0, self._log_coordinate(like) - ZERO_APART)
         if self.parameter.scale == "choice":
             return 1.0 if self.saturation is None or number >= self.saturation else 0.5
         if self.parameter.scale == "linear":
@@ -67,7 +70,8 @@ class Dimension:
         high = self.parameter.search_high
         if self.saturation is not None:
             high = min(high, max(low, self.saturation))
-        gap = OFF_GAP if self.parameter.zero_is_special else 0.0
+        is_below = self.parameter.zero_is_special and self.parameter.zero_means is None
+        gap = OFF_GAP if is_below else 0.0
         if high <= low:
             return 1.0
         clipped = min(max(number, low), high)

@@ -1,8 +1,8 @@
-"""``autotune best | show | report | replay | runs | timeline``: arguments; the work is elsewhere.
+"""``autotune run | best | show | report | replay | runs | timeline``: the work is elsewhere.
 
 The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
-(the reason on standard error), 2 wrong usage. ``replay`` ends with its command's code; 127: no such
-command, 126: not executable, as in a shell.
+(the reason on standard error), 2 wrong usage. ``run`` and ``replay`` end with their command's code;
+127: no such command, 126: not executable, as in a shell.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from autotune.cli import launching
 from autotune.cli.formats import FORMATS, render
 from autotune.cli.show import table
 from autotune.errors import AutotuneError, InvalidSettingError, NoAnswerError, OutputError
 from autotune.result import Result, environment, read_result
+from autotune.space import HOROVOD
 from autotune.storage.reader import read_log
 
 _REPLAY = "HOROVOD_AUTOTUNE_REPLAY"
@@ -79,17 +81,31 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     command = arguments[at + 1 :]
     if options.task == "replay" and not command:
         parser.error("replay: no command: expected autotune replay LOG -- COMMAND...")
-    if options.task != "replay" and at < len(arguments):
+    if options.task == "run" and (options.words or not command):
+        parser.error(
+            "run: no command: expected autotune run [options] -- COMMAND... (what is in a database "
+            "is listed by: autotune runs FOLDER_OR_DB)"
+        )
+    if options.task not in ("replay", "run") and at < len(arguments):
         parser.error(f"{options.task}: takes no command after --")
     return options, command
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="autotune", description="Reads and replays tuning logs.")
+    parser = argparse.ArgumentParser(
+        prog="autotune", description="Tunes jobs, reads and replays their logs."
+    )
     tasks = parser.add_subparsers(
-        dest="task", required=True, metavar="best|show|report|replay|runs|timeline"
+        dest="task", required=True, metavar="run|best|show|report|replay|runs|timeline"
     )
     log = "CSV log (ours or of any Horovod release), SQLite log, or folder of SQLite logs"
+    launching.add_options(
+        tasks.add_parser(
+            "run",
+            help="run a command and tune its DistributedDataParallel or Horovod job",
+            usage="autotune run [options] -- COMMAND...",
+        )
+    )
     best = tasks.add_parser("best", help="print the best configuration")
     best.add_argument("log", metavar="LOG", help=log + ", or a result saved by --format json")
     best.add_argument("--format", choices=list(FORMATS), default="text", help="default: text")
@@ -128,6 +144,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
+    if options.task == "run":
+        return _become(command, launching.environment_of(options, os.environ))
     if sys.stdout is None and options.task != "replay":
         raise OutputError("standard output: is closed: there is nowhere to put the answer")
     if options.task == "show":
@@ -223,6 +241,13 @@ def _replay(log: str, result: Result, command: list[str]) -> int:
     child = {**os.environ, "HOROVOD_AUTOTUNE": "0", _REPLAY: os.path.abspath(log)}
     if os.environ.get(f"{_REPLAY}_CHECK", "0").strip() in {"", "0"}:
         child |= environment(result.params)
+    if result.params.table is not HOROVOD:
+        child = launching.with_adapter(child)
+    return _become(command, child)
+
+
+def _become(command: list[str], child: Mapping[str, str]) -> int:
+    """Become ``command`` in the environment ``child``; return only where that is not possible."""
     try:
         os.execvpe(command[0], command, child)
     except (FileNotFoundError, NotADirectoryError):

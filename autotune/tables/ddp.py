@@ -14,11 +14,15 @@ from autotune.space import MIB, Parameter, Table
 from autotune.trial import CommParams, Setting
 
 DEFAULT_BUCKET_CAP_BYTES = 25 * MIB
-"""What ``bucket_cap_mb=None`` means in every release so far."""
+FIRST_BUCKET_BYTES = MIB
+"""What ``bucket_cap_mb=None`` means for all buckets but the first, and for the first, in every
+release so far."""
 
 DDP = Table(
     name="ddp",
     formats=("text", "ddp", "env", "json"),
+    change_steps=2,  # the first reduces all gradients at once, the second finds out their order
+    change_price=0.5,
     outside="the constructor of DistributedDataParallel, or autotune replay",
     parameters=(
         Parameter(
@@ -32,7 +36,8 @@ DDP = Table(
             search_high=512 * MIB,
             scale="log2",
             zero_is_special=True,
-            zero_word="None (25 MiB, the first 1 MiB)",
+            zero_word="None",
+            zero_means=DEFAULT_BUCKET_CAP_BYTES,
             saturates_at="payload",
             word="bucket",
             shown_unit="MiB",
@@ -52,7 +57,8 @@ DDP = Table(
             search_high=4 * MIB,
             scale="log2",
             zero_is_special=True,
-            zero_word="as PyTorch chooses",
+            zero_word="default",
+            zero_means=4 * MIB,
             saturates_at="payload",
             word="first bucket",
             shown_unit="MiB",

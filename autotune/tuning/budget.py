@@ -78,9 +78,17 @@ class Account:
         steps: Training steps booked.
     """
 
-    def __init__(self, share: float) -> None:
-        """Open the account with ``share`` of the default's time (0.05: five percent) to lose."""
+    def __init__(self, share: float, *, change_steps: int = 0, change_price: float = 0.0) -> None:
+        """Open the account with ``share`` of the default's time (0.05: five percent) to lose.
+
+        Args:
+            share: Of the time of all steps under the default.
+            change_steps: Steps after a change that pay for it, also after one to the default.
+            change_price: What a change costs, in steps of the default.
+        """
         self._share = share
+        self._change_steps, self._change_price = change_steps, change_price
+        self._epoch, self._since = 0, change_steps
         self._default_us = 0.0
         self.steps = 0
         self._open: dict[int, list[StepRecord]] = {}
@@ -104,11 +112,15 @@ class Account:
         self._default_us = 0.0
 
     def book(self, record: StepRecord, *, is_default: bool) -> None:
-        """Book a training step; under the default nothing is lost by definition."""
+        """Book a training step; under the default only a change to it can lose something."""
         self.steps += record.count
         self._open_steps += record.count
+        if record.epoch != self._epoch:
+            self._epoch, self._since = record.epoch, 0
+        pays_for_change = self._since < self._change_steps
+        self._since += record.count
         is_real = math.isfinite(record.duration_us) and record.duration_us > 0
-        if not is_default and is_real and self._default_us > 0:
+        if (pays_for_change or not is_default) and is_real and self._default_us > 0:
             self._open.setdefault(record.epoch, []).append(record)
 
     @property
@@ -138,13 +150,19 @@ class Account:
         return self.allowance_us / self._default_us if self._default_us > 0 else 0.0
 
     def covers(self, ratio: float, steps: int) -> bool:
-        """Return whether the allowance covers what a trial may cost.
+        """Return whether the allowance covers what a trial, with its two changes, may cost.
 
         Args:
             ratio: Its step time over the default's.
             steps: Steps of its window.
         """
-        return self.allowance_steps >= float(price_steps(np.array([ratio]), steps)[0])
+        price = float(price_steps(np.array([ratio]), steps)[0]) + 2 * self._change_price
+        return self.allowance_steps >= price
+
+    @property
+    def covers_pair(self) -> bool:
+        """Whether the allowance covers the changes of a pair of windows."""
+        return not self._change_price or self.allowance_steps >= 2 * self._change_price
 
     def _charge(self, default_us: float) -> float:
         return sum(charge_us(records, default_us) for records in self._open.values())

@@ -12,6 +12,7 @@ import numpy as np
 from autotune.trial import Certificate, SampleKind, Setting, Standing, Trial
 from autotune.tuning import messages
 from autotune.tuning.budget import Account
+from autotune.tuning.changes import Progress
 from autotune.tuning.comparing.certify import (
     ALPHA,
     PRECISE,
@@ -91,6 +92,7 @@ class Run:
             search, settings=settings, account=account, in_force=in_force, events=self._events
         )
         self._pairs: PairedWindows | None = None
+        self._is_resting = False
 
     @property
     def phase(self) -> Phase:
@@ -212,6 +214,9 @@ class Run:
         )
 
     def _read_pairs(self, record: StepRecord, pairs: PairedWindows) -> None:
+        if self._is_resting:
+            self._go_on(pairs)
+            return
         arm, epoch, number = pairs.arm, pairs.epoch, pairs.test.pairs
         reading = pairs.read(record)
         if reading is None:
@@ -221,10 +226,22 @@ class Run:
         kind = SampleKind.CERTIFY
         self._events.add(reading.sample(trial_id=arm.trial_id, epoch=epoch, kind=kind, pair=number))
         if pairs.decision is None:
-            self._events.add(pairs.next_window())
+            self._go_on(pairs)
             return
         certificate = pairs.test.certificate(pairs.incumbent.trial_id)
         self._finalise(pairs.incumbent if pairs.decision else pairs.default, certificate)
+
+    def _go_on(self, pairs: PairedWindows) -> None:
+        """Begin the next window; run the default first until the budget suffices for a pair."""
+        must_rest = not pairs.is_within_pair and not self._account.covers_pair
+        if must_rest and not self._is_resting:
+            self._events.add(
+                Progress(text=messages.REST),
+                self._in_force.change(pairs.default.params, known=self.search.findings.safe),
+            )
+        self._is_resting = must_rest
+        if not must_rest:
+            self._events.add(pairs.next_window())
 
     def _keep_default(self, reason: str, *, bound: float) -> None:
         """End the run for a reason; ``bound``: what could be gained at most."""

@@ -113,7 +113,10 @@ class Tuner:
         self._events = Events()
         self._identifier, self._normaliser = Identifier(), Normaliser()
         self._warmup = Warmup(settings)
-        self._account = Account(settings.budget)
+        table = self._default.table
+        self._account = Account(
+            settings.budget, change_steps=table.change_steps, change_price=table.change_price
+        )
         self._in_force = InForce(self._default)
         self._planning = Planning()
         self._operations: Sequence[tuple[str, int]] = ()

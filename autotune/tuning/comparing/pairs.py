@@ -71,6 +71,11 @@ class PairedWindows:
         """Epoch of the window that is being read."""
         return self._in_force.epoch
 
+    @property
+    def is_within_pair(self) -> bool:
+        """Whether the next window is the second one of a pair."""
+        return bool(self._arms)
+
     def next_window(self) -> Apply | None:
         """Begin the next window; return the change that it needs."""
         if not self._arms:

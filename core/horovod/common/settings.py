@@ -79,22 +79,6 @@ def _wrong(env: str, expected: str, text: str) -> ValueError:
     return ValueError(f"{env}: expected {expected}, got {text!r}; correct it or unset it")
 
 
-def whole(env: str, low: int, unit: str, high: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return a parser of whole numbers from ``low`` to ``high``, counted in ``unit``."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text, 10)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            of = f" of {unit}" if unit else ""
-            raise _wrong(env, f"a whole number{of} between {low} and {high}", text)
-        return value
-
-    return parse
-
-
 def real(env: str, low: float, high: float, unit: str) -> Callable[[str], float]:
     """Return a parser of numbers from ``low`` to ``high``; ``unit`` as in " of seconds"."""
 

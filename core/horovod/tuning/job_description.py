@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import AutotuneError
-from autotune.service import protocol
+from autotune.service import protocol, variables
+from autotune.service.variables import tuner_settings
 from autotune.space import PARAMETERS
-from autotune.storage.placeholders import expand
 from horovod import __version__
 from horovod.common.mpi import Topology
 from horovod.common.settings import Settings
@@ -49,9 +49,8 @@ def log_path(settings: Settings, variable: str) -> str | None:
     Raises:
         ValueError: No queue says what the job's id is.
     """
-    path: str | None = settings[variable]
     try:
-        return path and expand(path, variable, os.environ, host=socket.gethostname())
+        return variables.log_path(settings[variable], variable, os.environ)
     except AutotuneError as error:
         raise ValueError(str(error)) from None
 
@@ -81,15 +80,7 @@ def make_hello(
         csv_path=log_path(settings, prefix + "LOG") if check is None else None,
         db_path=log_path(settings, prefix + "DB") if check is None else None,
         check=check,
-        settings=protocol.TunerSettings(
-            warmup_samples=settings[prefix + "WARMUP_SAMPLES"],
-            steps_per_sample=settings[prefix + "STEPS_PER_SAMPLE"],
-            max_samples=settings[prefix + "BAYES_OPT_MAX_SAMPLES"],
-            noise=settings[prefix + "GAUSSIAN_PROCESS_NOISE"],
-            budget=settings[prefix + "BUDGET"],
-            seed=settings[prefix + "SEED"],
-            prior=settings[prefix + "PRIOR"],
-        ),
+        settings=tuner_settings(settings.values),
         fixed=settings.fixed,
         inert={name: why for name, why in inert.items() if name not in settings.fixed},
         size=topology.size,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autotune.service.variables import VARIABLES as TUNER_VARIABLES
 from autotune.space import PARAMETERS, Parameter
 from horovod.common.settings import (
     RUNTIME_VARIABLES,
@@ -13,12 +14,8 @@ from horovod.common.settings import (
     Substitute,
     Variable,
     parse_settings,
-    real,
-    switch,
-    whole,
 )
 
-_TUNER = "HOROVOD_AUTOTUNE_"
 _MIB = 2**20
 _LEAST_LIKELY_BYTES = 1024
 
@@ -57,34 +54,10 @@ VARIABLES: tuple[Variable, ...] = (
         Variable(env=p.env, parse=_parser(p), default=p.default, parameter=p.name)
         for p in PARAMETERS
     ),
-    Variable(env="HOROVOD_AUTOTUNE", parse=switch("HOROVOD_AUTOTUNE"), default=False),
-    Variable(env=_TUNER + "LOG", parse=str, agree=False),
-    Variable(env=_TUNER + "DB", parse=str, agree=False),
-    Variable(env=_TUNER + "REPLAY", parse=str),
-    Variable(env=_TUNER + "REPLAY_CHECK", parse=switch(_TUNER + "REPLAY_CHECK"), default=False),
-    Variable(
-        env=_TUNER + "WARMUP_SAMPLES", parse=whole(_TUNER + "WARMUP_SAMPLES", 0, "samples", 10**6)
+    *(
+        Variable(env=v.env, parse=v.parse, default=v.default, agree=v.agree)
+        for v in TUNER_VARIABLES
     ),
-    Variable(
-        env=_TUNER + "STEPS_PER_SAMPLE",
-        parse=whole(_TUNER + "STEPS_PER_SAMPLE", 1, "steps", 10**6),
-    ),
-    Variable(
-        env=_TUNER + "BAYES_OPT_MAX_SAMPLES",
-        parse=whole(_TUNER + "BAYES_OPT_MAX_SAMPLES", 1, "trials", 10**4),
-        default=20,
-    ),
-    Variable(
-        env=_TUNER + "GAUSSIAN_PROCESS_NOISE",
-        parse=real(_TUNER + "GAUSSIAN_PROCESS_NOISE", 0, 1, ""),
-    ),
-    Variable(
-        env=_TUNER + "BUDGET",
-        parse=real(_TUNER + "BUDGET", 0, 1, " (share of the time)"),
-        default=0.05,
-    ),
-    Variable(env=_TUNER + "PRIOR", parse=switch(_TUNER + "PRIOR"), default=True),
-    Variable(env=_TUNER + "SEED", parse=whole(_TUNER + "SEED", 0, "", 2**32 - 1)),
     *RUNTIME_VARIABLES,
 )
 """Every environment variable that a job reads."""

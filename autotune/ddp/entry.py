@@ -1,0 +1,191 @@
+"""How the adapter gets into a script: by ``install()``, or by ``autotune run`` without a line.
+
+Nothing here imports torch, and nothing is done before the first DistributedDataParallel module is
+made: until then there is a constructor that somebody listens to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import AutotuneError
+from autotune.service import variables
+
+if TYPE_CHECKING:
+    from autotune.ddp.adapter import Adapter
+
+MODULE = "torch.nn.parallel.distributed"
+"""Where the class is that is listened to."""
+
+logger = logging.getLogger("autotune.ddp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What this rank knows of the tuning.
+
+    Attributes:
+        state: "off", "nothing to tune", "starting", "tuning", "done" or "lost"; only rank 0 tunes.
+        text: The last line about it, or the reason of the state.
+    """
+
+    state: str
+    text: str
+
+
+class _Entry:
+    """The one adapter of this process, made with the first module."""
+
+    def __init__(self) -> None:
+        self.is_listening = False
+        self.adapter: Adapter | None = None
+        self.is_off = False
+
+    def wrapped(self, ddp: Any) -> None:
+        """Hand a new module over; whatever fails is one sentence."""
+        if self.is_off:
+            return
+        try:
+            if self.adapter is None:
+                self.adapter = _make_adapter()
+            self.adapter.wrapped(ddp)
+        except Exception as error:
+            self.is_off = True
+            logger.warning("autotune: not tuned: %s", error)
+
+    def finish(self) -> None:
+        """Say what there is to say at the end of the process."""
+        if self.adapter is not None:
+            self.adapter.finish()
+        elif not self.is_off and _is_rank_zero() and "torch.distributed" in sys.modules:
+            logger.warning("autotune: nothing was tuned: %s", _why_no_module())
+
+
+_entry = _Entry()
+
+
+def install(log: str | None = None) -> None:
+    """Tune this job. **Local**; every rank calls it before it wraps its model.
+
+    ``HOROVOD_AUTOTUNE=0`` switches it off, ``HOROVOD_AUTOTUNE_LOG`` overrides ``log``, and the
+    tuner's other variables serve, too.
+
+    Args:
+        log: Path of the CSV log; None: the tuner keeps none.
+    """
+    if not os.environ.get(f"{variables.PREFIX}_REPLAY", "").strip():
+        os.environ.setdefault(variables.PREFIX, "1")
+    if log is not None:
+        os.environ.setdefault(f"{variables.PREFIX}_LOG", log)
+    listen()
+
+
+def status() -> Status:
+    """**Local**, never communicates. Return what this rank knows of the tuning."""
+    if _entry.adapter is None:
+        return Status(state="off", text="no DistributedDataParallel module was made")
+    session = _entry.adapter.session
+    return Status(state=session.state, text=session.text)
+
+
+def is_wanted(environ: Mapping[str, str]) -> bool:
+    """Return whether a script with this environment is to be tuned, or to replay something."""
+    names = [f"{variables.PREFIX}_REPLAY", *(n for n in environ if n.startswith("AUTOTUNE_DDP_"))]
+    if any(environ.get(name, "").strip() for name in names):
+        return True
+    return environ.get(variables.PREFIX, "").strip() not in ("", "0")
+
+
+def listen() -> None:
+    """Have modules handed over when they are made, whether torch is imported already or not."""
+    if _entry.is_listening:
+        return
+    _entry.is_listening = True
+    _write_lines()
+    atexit.register(_entry.finish)
+    module = sys.modules.get(MODULE)
+    if module is not None and hasattr(module, "DistributedDataParallel"):
+        _listen_to(module)
+    else:
+        sys.meta_path.insert(0, _Watcher())
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Sees the module when it is imported, and leaves all else to the others."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec that the others have, with a loader that tells when it is done."""
+        if fullname != MODULE or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            plain = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                plain(module)
+                _listen_to(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _listen_to(module: ModuleType) -> None:
+    kind: Any = module.DistributedDataParallel
+    plain = kind.__init__
+
+    @functools.wraps(plain)
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        plain(self, *arguments, **options)
+        _entry.wrapped(self)
+
+    kind.__init__ = __init__
+
+
+def _make_adapter() -> Adapter:
+    from autotune.ddp.adapter import Adapter
+    from autotune.ddp.settings import read_settings
+
+    try:
+        settings = read_settings(os.environ)
+    except AutotuneError as error:
+        raise AutotuneError(f"{error} (rank {os.environ.get('RANK', '?')})") from None
+    adapter = Adapter(settings)
+    os.register_at_fork(after_in_child=adapter.session.forget)
+    return adapter
+
+
+def _write_lines() -> None:
+    """Have the adapter's lines written to standard error, unless the script takes them."""
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[ddp] %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+def _is_rank_zero() -> bool:
+    return os.environ.get("RANK", "") == "0"
+
+
+def _why_no_module() -> str:
+    others = {
+        "deepspeed": "DeepSpeed",
+        "torch.distributed.fsdp": "FullyShardedDataParallel",
+    }
+    used = [name for module, name in others.items() if module in sys.modules]
+    hint = f" ({' and '.join(used)}, imported here, are not tuned)" if used else ""
+    return f"no DistributedDataParallel module was made{hint}"

@@ -1,0 +1,97 @@
+"""Rank 0's talk with the tuner's service, for a job of DistributedDataParallel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from autotune.service import protocol
+from autotune.service.epochs import Change
+from autotune.service.session import Finished
+from autotune.service.session import Session as ServiceSession
+from autotune.tables.ddp import DdpParams
+
+logger = logging.getLogger("autotune.ddp")
+
+
+class Session(ServiceSession):
+    """The tuning of one job, on rank 0; elsewhere it is never launched.
+
+    Attributes:
+        wanted: The latest change that the tuner wants; the ranks may not have agreed on it yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logger, DdpParams, tag="ddp")
+        self.wanted: Change | None = None
+        self._is_training_now = False
+        self._signatures: list[protocol.Signature] = []
+        self._checks: list[protocol.ResultCheck] = []
+        self._records: list[protocol.StepRecord] = []
+
+    def launch(
+        self, hello: protocol.Hello, start: Mapping[str, Any], cores: Collection[int]
+    ) -> None:
+        """Start the service and wait for its word, bounded; from here on steps are taken.
+
+        Raises:
+            ValueError: The service refuses the job.
+        """
+        self._is_check = hello.check is not None
+        self._start(hello, start, cores)
+        self._is_training_now = self._service is not None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is somebody to talk to."""
+        return self._service is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no change is to come soon."""
+        return self.state in ("done", "lost", "off", "nothing to tune")
+
+    def add(
+        self, records: Collection[protocol.StepRecord], signatures: Collection[protocol.Signature]
+    ) -> None:
+        """Take finished steps, and talk to the service."""
+        if self._service is None:
+            return
+        self._records += records
+        self._signatures += signatures
+        if self.is_idle:
+            self.tick()
+        else:
+            self._pump()
+
+    def decline(self, change: Change, reason: str) -> None:
+        """Tell the service that a change was not made."""
+        self._checks.append(
+            protocol.ResultCheck(
+                epoch=change.epoch, name="buckets", ok=False, worst_error=0.0, reason=reason
+            )
+        )
+
+    def give_up(self, reason: str) -> None:
+        """Have nothing changed any more, and let the service close its logs."""
+        self.finish()
+        if self.state != "done":
+            self.state, self.text = "lost", reason
+
+    def _finished(self) -> Finished | None:
+        if not self._is_training_now:
+            return None
+        found = Finished(signatures=self._signatures, checks=self._checks, records=self._records)
+        self._signatures, self._checks, self._records = [], [], []
+        return found
+
+    def _put_in_force(self, change: Change) -> None:
+        self.wanted = change
+
+    @property
+    def _is_training(self) -> bool:
+        return self._is_training_now
+
+    def _end(self) -> None:
+        self._is_training_now = False

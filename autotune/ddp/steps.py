@@ -1,0 +1,200 @@
+"""What each training step took, how long it waited for communication, and what it reduced.
+
+In host memory all of it is known when the step ends. On a device nothing is known before its queue
+has come so far, and nothing is waited for: times are those between events, which are asked whether
+they have happened, so steps come out late, in order.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autotune.ddp import torch_private as private
+from autotune.service.protocol import Signature, StepRecord
+
+MOST_PENDING = 64
+"""Steps on a device that may be under way; a queue is never so long, so older ones are dropped."""
+
+
+@dataclass(kw_only=True)
+class _Step:
+    """A step that has ended on the host."""
+
+    number: int
+    epoch: int
+    content: tuple[tuple[int, int], ...]
+    exposed_us: float = 0.0
+
+
+def content_hash(content: Sequence[tuple[int, int]]) -> int:
+    """Return the signature of steps in which module k was reduced n times: (k, n), ascending."""
+    return hash((2, *content)) & (2**53 - 1) | 1
+
+
+class HostSteps:
+    """Steps of modules in host memory."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._exposed_us = 0.0
+        self._unread: list[Any] = []
+
+    def forward(self, ddp: Any) -> None:
+        """Take note of a forward pass that has begun and synchronises."""
+        if any(one is ddp for one in self._unread):  # the pass before it was in this step, too
+            self._exposed_us += private.exposed_us(ddp)
+        else:
+            self._unread.append(ddp)
+
+    def backward_ends(self) -> None:
+        """Take note that the optimizer begins."""
+
+    def end(self, step: _Step) -> list[tuple[_Step, float]]:
+        """End a step here; return steps that are known by now, with their times in us."""
+        now = time.perf_counter()
+        for ddp in self._unread:
+            private.log_backward(ddp)
+            self._exposed_us += private.exposed_us(ddp)
+        step.exposed_us = self._exposed_us
+        began, self._began = self._began, now
+        self._exposed_us, self._unread = 0.0, []
+        return [] if began is None else [(step, 1e6 * (now - began))]
+
+    def rest(self) -> list[tuple[_Step, float]]:
+        """Return steps that become known without another one: none."""
+        return []
+
+
+class DeviceSteps:
+    """Steps of modules on a CUDA device: times between events of the stream that computes."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._pending: deque[tuple[_Step, Any, Any, list[Any]]] = deque()
+        self._computed: Any = None
+        self._waited: Any = None
+        self._watched: set[int] = set()
+
+    def forward(self, ddp: Any) -> None:
+        """Have the end of the backward computation marked."""
+        if id(ddp) not in self._watched:
+            self._watched.add(id(ddp))
+            first = next(p for p in ddp.module.parameters() if p.requires_grad)
+            first.register_post_accumulate_grad_hook(self._mark)
+
+    def _mark(self, parameter: Any) -> None:
+        if not torch.cuda.is_current_stream_capturing():
+            self._computed = _event()
+
+    def backward_ends(self) -> None:
+        """Mark where the optimizer begins: communication is over there."""
+        if self._computed is not None:
+            self._waited = _event()
+
+    def end(self, step: _Step) -> list[tuple[_Step, float]]:
+        """See the host's."""
+        now = _event()
+        if self._last is not None:
+            marks = [self._computed, self._waited]
+            self._pending.append((step, self._last, now, marks if all(marks) else []))
+            if len(self._pending) > MOST_PENDING:
+                self._pending.popleft()
+        self._last, self._computed, self._waited = now, None, None
+        return self.rest()
+
+    def rest(self) -> list[tuple[_Step, float]]:
+        """Return what the device has come past."""
+        known = []
+        while self._pending and self._pending[0][2].query():
+            step, began, ended, marks = self._pending.popleft()
+            if marks:
+                step.exposed_us = max(0.0, 1000 * marks[0].elapsed_time(marks[1]))
+            known.append((step, 1000 * began.elapsed_time(ended)))
+        return known
+
+
+def _event() -> Any:
+    cuda: Any = torch.cuda
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class Steps:
+    """The steps of a job, as the tuner takes them.
+
+    Args:
+        is_device: The modules are on a CUDA device.
+    """
+
+    def __init__(self, *, is_device: bool) -> None:
+        self._clock: HostSteps | DeviceSteps = DeviceSteps() if is_device else HostSteps()
+        self._operation = "cuda allreduce" if is_device else "allreduce"
+        self._modules: list[weakref.ref[Any]] = []
+        self._sizes: list[list[int]] = []
+        self._counts: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        self._number = 0
+
+    def add_module(self, ddp: Any) -> None:
+        """Know of a module, from its constructor on."""
+        parameters = [one for one in ddp.module.parameters() if one.requires_grad]
+        self._modules.append(weakref.ref(ddp))
+        self._sizes.append([one.numel() * one.element_size() for one in reversed(parameters)])
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all modules' gradients."""
+        return sum(map(sum, self._sizes))
+
+    def forward(self, ddp: Any) -> None:
+        """Take note of a forward pass that has begun and synchronises."""
+        index = next(k for k, one in enumerate(self._modules) if one() is ddp)
+        self._counts[index] = self._counts.get(index, 0) + 1
+        self._clock.forward(ddp)
+
+    def backward_ends(self) -> None:
+        """Take note that the optimizer that ends steps begins."""
+        self._clock.backward_ends()
+
+    def end(self, epoch: int) -> tuple[list[StepRecord], list[Signature]]:
+        """End a step; return those that are known by now, and what steps of new kinds reduce."""
+        content = tuple(sorted(self._counts.items()))
+        self._counts = {}
+        step = _Step(number=self._number, epoch=epoch, content=content)
+        self._number += 1
+        known = self._clock.end(step)
+        return [self._record(one, time_us) for one, time_us in known], self._news(content)
+
+    def rest(self) -> list[StepRecord]:
+        """Return the steps that are known at the end of the job."""
+        return [self._record(one, time_us) for one, time_us in self._clock.rest()]
+
+    def _record(self, step: _Step, time_us: float) -> StepRecord:
+        payload = sum(count * sum(self._sizes[index]) for index, count in step.content)
+        return StepRecord(
+            step=step.number,
+            count=1,
+            duration_us=time_us,
+            payload_bytes=payload,
+            exposed_us=min(step.exposed_us, time_us),
+            epoch=step.epoch,
+            signature=content_hash(step.content),
+        )
+
+    def _news(self, content: tuple[tuple[int, int], ...]) -> list[Signature]:
+        """Return what a kind of step reduces, when it comes for the second time."""
+        signature = content_hash(content)
+        self._told[signature] = self._told.get(signature, 0) + 1
+        if self._told[signature] != 2:
+            return []
+        sizes = [size for index, count in content for size in count * self._sizes[index]]
+        operations = tuple((self._operation, size) for size in sizes)
+        return [Signature(signature=signature, operations=operations)]

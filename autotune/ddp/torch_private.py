@@ -1,0 +1,271 @@
+"""Torch's private parts: how the buckets of a living DistributedDataParallel are made anew.
+
+Every attribute that is no public interface of torch is used here and nowhere else, and ``unknown``
+looks for all of them before the first use. They were read in the sources of torch 2.4 to 2.14. The
+capacities are in ``_bucket_config`` since 2.11, before that in attributes of the module.
+
+New buckets come from the module's own helpers: the hooks of the old reducer go, capacities are set,
+reducer and logger are initialised as the constructor does, and what the script had added to them
+(static graph, communication hook) is added again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from autotune.tables.ddp import DEFAULT_BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, DdpParams
+
+dist: Any = torch.distributed
+DdpClass: Any = DistributedDataParallel
+
+OLDEST = (2, 4)
+STATELESS_HOOKS = (
+    default_hooks.allreduce_hook,
+    default_hooks.fp16_compress_hook,
+    default_hooks.bf16_compress_hook,
+)
+"""Communication hooks that keep nothing per bucket."""
+_METHODS = (
+    "_build_debug_param_to_name_mapping",
+    "_build_params_for_reducer",
+    "_ddp_init_helper",
+    "_pre_forward",
+    "_register_builtin_comm_hook",
+    "_set_ddp_runtime_logging_sample_rate",
+)
+_INIT_ARGUMENTS = [
+    "self",
+    "parameters",
+    "expect_sparse_gradient",
+    "param_to_name_mapping",
+    "static_graph",
+]
+_ATTRIBUTES = (
+    "_comm_hooks",
+    "_join_config",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "logger",
+    "mixed_precision",
+    "reducer",
+    "require_backward_grad_sync",
+    "static_graph",
+)
+_SIZES = ("bucket_bytes_cap", "bucket_bytes_cap_default")
+_TIMES = ("backward_comm_time_end", "backward_compute_time_end")
+
+
+def unknown() -> str | None:
+    """Return why this torch is not one whose private parts are known, or None."""
+    numbers = torch.__version__.split("+")[0].split(".")[:2]
+    if all(one.isdecimal() for one in numbers) and tuple(map(int, numbers)) < OLDEST:
+        return f"torch {torch.__version__}: expected 2.4 or newer"
+    missing = [name for name in _METHODS if not hasattr(DdpClass, name)]
+    if not hasattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES"):
+        missing.append("_DEFAULT_FIRST_BUCKET_BYTES")
+    if not missing:
+        helper = inspect.signature(DdpClass._ddp_init_helper)
+        if list(helper.parameters) != _INIT_ARGUMENTS:
+            missing.append("_ddp_init_helper with the arguments known so far")
+    if missing:
+        return f"torch {torch.__version__} is not known here: DistributedDataParallel lacks " + (
+            ", ".join(missing)
+        )
+    return None
+
+
+def untunable(ddp: Any) -> str | None:
+    """Return why the buckets of this module cannot be made anew, or None."""
+    if getattr(ddp, "_use_python_reducer", False):
+        return "its buckets are compiled (optimize_ddp='python_reducer')"
+    if getattr(ddp, "_delay_all_reduce_params", None):
+        return "it delays the reduction of some parameters"
+    if getattr(ddp, "bucket_bytes_cap_list", None):
+        return "its buckets have capacities of their own (bucket_cap_mb_list)"
+    missing = [name for name in _ATTRIBUTES if not hasattr(ddp, name)]
+    if missing:
+        return f"torch {torch.__version__} is not known here: it lacks {', '.join(missing)}"
+    if not hasattr(ddp, "_bucket_config") and any(not hasattr(ddp, name) for name in _SIZES):
+        return f"torch {torch.__version__} is not known here: it lacks {', '.join(_SIZES)}"
+    if ddp.mixed_precision is not None:
+        return "it has a mixed_precision of its own"
+    return _untunable_now(ddp)
+
+
+def _untunable_now(ddp: Any) -> str | None:
+    """Return what of ``untunable`` may also come after the constructor."""
+    if any(hasattr(one, "_in_backward_optimizers") for one in ddp.module.parameters()):
+        return "its optimizer runs in the backward pass"
+    others = [hook for hook, _ in ddp._comm_hooks if hook not in STATELESS_HOOKS]
+    if others:
+        name = getattr(others[0], "__qualname__", repr(others[0]))
+        return f"its communication hook {name} may keep a state per bucket"
+    builtin = _builtin_hook_name(ddp)
+    if builtin and _builtin_hook(builtin) is None:
+        return f"its communication hook {builtin} is not known here"
+    return None
+
+
+def setting_of(ddp: Any) -> DdpParams:
+    """Return what the module's buckets are made by now."""
+    config = getattr(ddp, "_bucket_config", None)
+    cap = int(config.bucket_bytes_cap if config is not None else ddp.bucket_bytes_cap)
+    if config is not None:
+        first = int(config.first_bucket_bytes_cap)
+    else:
+        first = dist._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else cap
+    is_none = cap == DEFAULT_BUCKET_CAP_BYTES and first < cap
+    is_usual = first == (FIRST_BUCKET_BYTES if is_none else cap)
+    return DdpParams(
+        bucket_cap_bytes=0 if is_none else max(1, cap),
+        first_bucket_bytes=0 if is_usual else max(1, first),
+        gradient_as_bucket_view=bool(ddp.gradient_as_bucket_view),
+    )
+
+
+def make_buckets(ddp: Any, params: DdpParams, *, is_timed: bool) -> None:
+    """Make the module's buckets anew. Every rank calls it at the same place of its training.
+
+    The old ones are let go first, so no more than one copy of the gradients is there in addition.
+
+    Args:
+        ddp: A module for which ``untunable`` is None, at the begin of a forward pass that
+            synchronises.
+        params: The setting.
+        is_timed: Have ``exposed_us`` know of every step from here on.
+    """
+    hooks, builtin = list(ddp._comm_hooks), _builtin_hook_name(ddp)
+    ddp.reducer._remove_autograd_hooks()
+    ddp.logger = ddp.reducer = None
+    _set_sizes(ddp, params)
+    ddp.gradient_as_bucket_view = params.gradient_as_bucket_view
+    parameters, expect_sparse = ddp._build_params_for_reducer()
+    names = ddp._build_debug_param_to_name_mapping(parameters)
+    with _first_bucket_of(params):
+        ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
+    ddp._has_rebuilt_buckets = False
+    if ddp.static_graph:
+        ddp._static_graph_delay_allreduce_enqueued = False
+        ddp.reducer._set_static_graph()
+        ddp.logger._set_static_graph()
+    if hooks:
+        hook, state = hooks[0]
+        ddp.logger._set_comm_hook_name(hook.__qualname__)
+        dist._register_comm_hook(ddp.reducer, state, hook)
+    elif builtin:
+        ddp._register_builtin_comm_hook(_builtin_hook(builtin))
+    if is_timed:
+        time_every_step(ddp)
+
+
+def time_every_step(ddp: Any) -> None:
+    """Have ``exposed_us`` know of every step. Costs a wait for the device where there is one."""
+    ddp._set_ddp_runtime_logging_sample_rate(1)
+
+
+def exposed_us(ddp: Any) -> float:
+    """Return how long communication went on after the latest backward pass that was logged, in us.
+
+    It is logged when the next forward pass begins; 0 where it is not known.
+    """
+    found = ddp.logger._get_ddp_logging_data().ints_map if ddp.logger is not None else {}
+    ends = [found.get(name, 0) for name in _TIMES]
+    return max(0, ends[0] - ends[1]) / 1000 if all(ends) else 0.0
+
+
+def log_backward(ddp: Any) -> None:
+    """Have the latest backward pass logged now, not when the next forward pass begins."""
+    ddp.logger.set_runtime_stats_and_log()
+
+
+def synchronises(ddp: Any) -> bool:
+    """Return whether a forward pass that begins now has its gradients reduced."""
+    return torch.is_grad_enabled() and bool(ddp.require_backward_grad_sync)
+
+
+def is_joining(ddp: Any) -> bool:
+    """Return whether the module is in a ``join()``, where ranks end at different steps."""
+    return bool(ddp._join_config.enable)
+
+
+def watch_forward(before: Callable[[Any], None], begun: Callable[[Any], None]) -> None:
+    """Have two functions called with each module whose forward pass begins.
+
+    Args:
+        before: Before anything is done for it.
+        begun: When the pass before it has been logged.
+    """
+    plain = DdpClass._pre_forward
+
+    def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        before(self)
+        result = plain(self, *inputs, **kwargs)
+        begun(self)
+        return result
+
+    before, begun = never_compiled(before), never_compiled(begun)
+    compiler: Any = torch.compiler
+    DdpClass._pre_forward = compiler.disable(_pre_forward, recursive=False)
+
+
+def never_compiled(function: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a function that ``torch.compile`` leaves alone, whatever it is called from."""
+    compiler: Any = torch.compiler
+    result: Callable[[Any], None] = compiler.disable(function)
+    return result
+
+
+def default_store() -> Any:
+    """Return the key-value store that the ranks of the default group have in common."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def _set_sizes(ddp: Any, params: DdpParams) -> None:
+    cap = params.bucket_cap_bytes or DEFAULT_BUCKET_CAP_BYTES
+    first = _first_bytes(params)
+    config = getattr(ddp, "_bucket_config", None)
+    if config is not None:
+        ddp._bucket_config = dataclasses.replace(
+            config, bucket_bytes_cap=cap, first_bucket_bytes_cap=first
+        )
+    ddp.bucket_bytes_cap = cap
+    ddp.bucket_bytes_cap_default = first < cap
+
+
+def _first_bytes(params: DdpParams) -> int:
+    """Return the capacity of the first bucket: 1 MiB by default, else that of the others."""
+    cap = params.bucket_cap_bytes or DEFAULT_BUCKET_CAP_BYTES
+    usual = FIRST_BUCKET_BYTES if not params.bucket_cap_bytes else cap
+    return min(params.first_bucket_bytes or usual, cap)
+
+
+@contextmanager
+def _first_bucket_of(params: DdpParams) -> Iterator[None]:
+    """Let releases without ``_bucket_config``, where it is a constant, see the first bucket's."""
+    usual = dist._DEFAULT_FIRST_BUCKET_BYTES
+    dist._DEFAULT_FIRST_BUCKET_BYTES = _first_bytes(params)
+    try:
+        yield
+    finally:
+        dist._DEFAULT_FIRST_BUCKET_BYTES = usual
+
+
+def _builtin_hook_name(ddp: Any) -> str:
+    """Return the hook in C++ that the script has registered; only the logger knows it."""
+    if ddp._comm_hooks or ddp.logger is None:
+        return ""
+    return str(ddp.logger._get_ddp_logging_data().strs_map.get("comm_hook", ""))
+
+
+def _builtin_hook(name: str) -> Any:
+    kinds = dist.BuiltinCommHookType.__members__.items()
+    return next((kind for short, kind in kinds if name in (short, str(kind))), None)

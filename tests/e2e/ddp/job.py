@@ -1,0 +1,80 @@
+"""A plain script of DistributedDataParallel, as its owner would write it; knows no tuner.
+
+Rank 0 prints the exact sum of all weights; ``--peculiar`` does what some scripts do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from fractions import Fraction
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def service_of(pid: int) -> int:
+    """Return the process of the tuner's service under ``pid``; 0: there is none."""
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "autotune.service"], capture_output=True)
+    return int(found.stdout.split()[0]) if found.stdout.strip() else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--peculiar", default="")
+    options = parser.parse_args()
+    peculiar, rank = options.peculiar, int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo")
+    layers = [torch.nn.Linear(64, 64) for _ in range(12)]
+    model = torch.nn.Sequential(*layers)
+    if peculiar == "no_module":
+        return
+    if peculiar == "unknown_torch":
+        helper = DistributedDataParallel._ddp_init_helper
+        DistributedDataParallel._ddp_init_helper = lambda self, *more, **named: helper(
+            self, *more, **named
+        )
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.1 if peculiar == "own_size" else None)
+    if peculiar == "powersgd":
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        state = powerSGD_hook.PowerSGDState(process_group=None, start_powerSGD_iter=2)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
+    data = torch.Generator().manual_seed(rank)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        ddp(torch.randn(8, 64, generator=data)).pow(2).mean().backward()
+        optimizer.step()
+
+    for number in range(options.steps):
+        if number == options.steps // 2:
+            if peculiar == "kill_service" and rank == 0:
+                os.kill(service_of(os.getpid()), signal.SIGKILL)
+            if peculiar == "fail_on_rank_1" and rank == 1:
+                from autotune.ddp import entry
+
+                entry._entry.adapter._report = None  # not callable: whatever it was, it fails here
+        step()
+    if peculiar == "join":
+        with ddp.join():
+            for _ in range(10 + 20 * rank):
+                step()
+        for _ in range(40):
+            step()
+    total = sum((Fraction(x) for p in model.parameters() for x in p.flatten().tolist()), Fraction())
+    if rank == 0:
+        print("checksum", total.numerator % (2**61 - 1), total.denominator, file=sys.stdout)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Plain DistributedDataParallel, tuned without a changed line: results stay, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.storage.reader import read_log
+from autotune.tables.ddp import DdpParams
+from e2e.commands import FAST, Commands
+
+HERE = Path(__file__).parent / "ddp"
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+TUNED = {name: value for name, value in FAST.items() if name != "HOROVOD_AUTOTUNE"}
+STEPS = 300
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(HERE))
+
+
+def train(
+    commands: Commands, *options: str, log: str = "", peculiar: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the job, tuned where ``log`` is given."""
+    words: list[str | Path] = [*TORCHRUN, HERE / "job.py", "--steps", str(STEPS)]
+    words += ["--peculiar", peculiar] if peculiar else []
+    if log:
+        words = ["autotune", "run", "--log", log, *options, "--", *words]
+    done = commands.run(*words, limit_s=90, **environ)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What the adapter has said."""
+    return [line for line in done.stderr.splitlines() if line.startswith("[ddp]")]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checksum of the job without a tuner."""
+    done = train(Commands(tmp_path_factory.mktemp("plain")))
+    assert lines(done) == []
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What ``equal.py`` has found of each of its cases."""
+    commands = Commands(tmp_path_factory.mktemp("equal"))
+    done = commands.run(*TORCHRUN, HERE / "equal.py", limit_s=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.timeout(300)
+def test_weights_are_bit_equal_however_often_buckets_are_made_anew(cases: dict) -> None:
+    from equal import CASES, EVERY, STEPS
+
+    assert set(cases) == set(CASES)
+    wrong = {name: found for name, found in cases.items() if not (found[0] and found[2])}
+    assert wrong == {}
+    few = {name: n for name, (_, n, _) in cases.items() if n < CASES[name].steps // EVERY}
+    assert few == {} and STEPS // EVERY >= 28
+
+
+def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
+    commands: Commands, plain: str
+) -> None:
+    done = train(commands, log="log.csv", **TUNED)
+    assert done.stdout == plain
+    view = read_log(str(commands.folder / "log.csv"))
+    assert len(view.trials) >= 2 and view.trials[0].params == DdpParams()
+    assert view.run is not None and view.run.parameter_table == "ddp" and view.run.size == 2
+    assert any("trial 1 of at most 4" in line and "bucket None" in line for line in lines(done))
+    answer = commands.run("autotune", "best", "log.csv", "--format", "ddp")
+    assert "bucket_cap_mb=" in answer.stdout
+    replay = commands.run(
+        *("autotune", "replay", "log.csv", "--", *TORCHRUN),
+        *(HERE / "job.py", "--steps", str(STEPS)),
+        limit_s=90,
+    )
+    assert replay.stdout == plain and "replays" in replay.stderr
+
+
+def test_what_the_script_sets_is_the_baseline(commands: Commands) -> None:
+    train(commands, log="log.csv", peculiar="own_size", **TUNED)
+    first = read_log(str(commands.folder / "log.csv")).trials[0].params
+    assert first.as_dict()["bucket_cap_bytes"] == int(0.1 * 2**20)
+
+
+def test_a_fixed_parameter_is_put_in_force_and_not_explored(commands: Commands, plain: str) -> None:
+    fixed = {"AUTOTUNE_DDP_BUCKET_CAP_BYTES": "20000"}
+    done = train(commands, log="log.csv", **TUNED, **fixed)
+    assert done.stdout == plain
+    trials = read_log(str(commands.folder / "log.csv")).trials
+    assert {trial.params.as_dict()["bucket_cap_bytes"] for trial in trials} == {20000}
+
+
+@pytest.mark.parametrize(
+    ("peculiar", "sentence"),
+    [
+        ("kill_service", "the tuner's service ended"),
+        ("fail_on_rank_1", "failed on rank 1"),
+        ("unknown_torch", "is not known here"),
+    ],
+)
+def test_what_fails_is_a_sentence_and_the_weights_are_the_same(
+    commands: Commands, plain: str, peculiar: str, sentence: str
+) -> None:
+    done = train(commands, log="log.csv", peculiar=peculiar, **TUNED)
+    assert done.stdout == plain
+    said = [line for line in lines(done) if sentence in line]
+    assert len(said) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_hook_with_a_state_per_bucket_is_left_alone(commands: Commands) -> None:
+    untuned = train(commands, peculiar="powersgd")
+    done = train(commands, log="log.csv", peculiar="powersgd", **TUNED)
+    assert done.stdout == untuned.stdout
+    assert any("powerSGD_hook" in line for line in lines(done))
+
+
+def test_nothing_changes_while_ranks_join(commands: Commands) -> None:
+    untuned = train(commands, peculiar="join")
+    done = train(commands, log="log.csv", peculiar="join", **TUNED)
+    assert done.stdout == untuned.stdout
+
+
+def test_a_job_without_a_module_or_with_one_rank_says_so(commands: Commands) -> None:
+    assert "no DistributedDataParallel" in train(commands, log="a.csv", peculiar="no_module").stderr
+    done = commands.run(
+        *("autotune", "run", "--log", "b.csv", "--", "torchrun", "--standalone"),
+        *("--nproc-per-node", "1", HERE / "job.py", "--steps", "5"),
+        limit_s=90,
+    )
+    assert done.returncode == 0 and "a job of 1 rank does not communicate" in done.stderr
+    assert not (commands.folder / "b.csv").exists()
