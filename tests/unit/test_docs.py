@@ -85,6 +85,8 @@ def test_every_option_of_horovodrun_is_named() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_linked_files_exist(document: Path) -> None:
+    if document.parent.parent == ROOT / "experiments" and not (ROOT / ".git").exists():
+        pytest.skip("a source archive has no results of experiments")
     links = re.findall(r"\]\(([^)#:]+)\)", text_of(document))
     assert [link for link in links if not (document.parent / link).exists()] == []
 
