@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NoAnswerError,
         TimelineError,
     )
+    from autotune.report.notebook import Log, load
     from autotune.result import Result, environment, read_result
     from autotune.space import PARAMETERS, Parameter
     from autotune.storage.reader import LogView, read_log
@@ -34,6 +35,7 @@ __all__ = [
     "Gain",
     "Incumbent",
     "InvalidSettingError",
+    "Log",
     "LogBusyError",
     "LogError",
     "LogView",
@@ -47,6 +49,7 @@ __all__ = [
     "Trial",
     "TrialState",
     "environment",
+    "load",
     "read_log",
     "read_result",
 ]
@@ -57,6 +60,7 @@ _HOMES = {
         *("AutotuneError", "InvalidSettingError", "LogBusyError", "LogError"),
         *("NoAnswerError", "TimelineError"),
     ),
+    "autotune.report.notebook": ("Log", "load"),
     "autotune.result": ("Result", "environment", "read_result"),
     "autotune.space": ("PARAMETERS", "Parameter"),
     "autotune.storage.reader": ("LogView", "read_log"),

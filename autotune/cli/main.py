@@ -1,4 +1,4 @@
-"""``autotune run | best | show | report | replay | runs | timeline``: the work is elsewhere.
+"""The command line ``autotune``: its arguments; the work is elsewhere.
 
 The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
 (the reason on standard error), 2 wrong usage. ``run`` and ``replay`` end with their command's code;
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="autotune", description="Tunes jobs, reads and replays their logs."
     )
     tasks = parser.add_subparsers(
-        dest="task", required=True, metavar="run|best|show|report|replay|runs|timeline"
+        dest="task", required=True, metavar="run|best|show|watch|report|replay|runs|timeline"
     )
     log = "CSV log (ours or of any Horovod release), SQLite log, or folder of SQLite logs"
     launching.add_options(
@@ -116,9 +116,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     show = tasks.add_parser("show", help="print all trials")
     show.add_argument("log", metavar="LOG", help=log)
+    watch = tasks.add_parser("watch", help="show a log in the terminal while the job runs")
+    watch.add_argument("log", metavar="LOG", help=log)
+    watch.add_argument("--once", action="store_true", help="show it once, and end")
     report = tasks.add_parser("report", help="write one HTML file that explains a log")
-    report.add_argument("log", metavar="LOG", help=log)
-    report.add_argument("-o", "--output", metavar="FILE", default="report.html")
+    report.add_argument(
+        "logs", metavar="LOG", nargs="+", help=log + "; several are compared, also by their ranks"
+    )
+    report.add_argument(
+        "-o", "--output", metavar="FILE", default="report.html", help="default: report.html"
+    )
+    report.add_argument(
+        "--timeline", metavar="FILE", nargs="+", help="timelines of the job: before, after"
+    )
+    report.add_argument(
+        "--follow", action="store_true", help="write it anew while the job runs, until it ends"
+    )
     replay = tasks.add_parser(
         "replay",
         help="run a command under the best configuration",
@@ -150,6 +163,8 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         raise OutputError("standard output: is closed: there is nowhere to put the answer")
     if options.task == "show":
         return _show(options.log)
+    if options.task == "watch":
+        return _watch(options)
     if options.task == "report":
         return _report(options)
     if options.task == "runs":
@@ -180,14 +195,25 @@ def _show(log: str) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> int:
-    from autotune.report import page, story
+def _watch(options: argparse.Namespace) -> int:
+    from autotune.report import watch
 
-    told = story.read_story(options.log)
-    page.write(options.output, page.html(told))
-    for warning in told.warnings:
+    watch.show(options.log, once=options.once)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from autotune.report import write
+
+    warnings = write.report(
+        options.logs,
+        options.output,
+        timelines=options.timeline or (),
+        follows=options.follow,
+        began=lambda: print(options.output, flush=True),
+    )
+    for warning in warnings:
         _say(warning)
-    print(options.output, flush=True)
     return 0
 
 

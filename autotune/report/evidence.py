@@ -150,6 +150,11 @@ class Evidence:
         ends = self._trials_end_s.items()
         return {number: max(0.0, end - self.begin_s) for number, end in ends}
 
+    def pair_s(self) -> float | None:
+        """Return the seconds from one pair of the comparison to the next; None: not known."""
+        ends = self._end_s[self._is_paired]
+        return float(2 * (ends[-1] - ends[0]) / (len(ends) - 1)) if len(ends) > 2 else None
+
     def windows_of(self, trial_id: int) -> int:
         """Return how many windows a trial was read in."""
         return int((self._trial == trial_id).sum())

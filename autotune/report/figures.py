@@ -14,6 +14,7 @@ import numpy as np
 
 from autotune.exact import rounded_shown, value_text
 from autotune.report.explain import Explanation, Slice
+from autotune.report.several import Comparison, Scaling
 from autotune.report.story import Story
 from autotune.report.verdict import Kind
 from autotune.trial import Gain, TrialState
@@ -95,7 +96,7 @@ def draw_pairs(story: Story, palette: Palette = PLAIN) -> Figure | None:
         fontsize=FONT,
         va="center",
     )
-    _finish([axes], palette)
+    finish([axes], palette)
     return figure
 
 
@@ -122,7 +123,7 @@ def draw_changes(explanation: Explanation, palette: Palette = PLAIN) -> Figure |
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.set_xlabel("gain over the default, all changes so far (line: 90 % interval), %")
-    _finish([axes], palette, grid="x")
+    finish([axes], palette, grid="x")
     return figure
 
 
@@ -141,7 +142,7 @@ def draw_slices(explanation: Explanation, palette: Palette = PLAIN, *, story: St
         panel.remove()
     for line in grid:
         line[0].set_ylabel("gain, %")
-    _finish(panels[: len(explanation.slices)], palette)
+    finish(panels[: len(explanation.slices)], palette)
     return figure
 
 
@@ -203,7 +204,7 @@ def draw_waiting(story: Story, palette: Palette = PLAIN) -> Figure | None:
     axes.set_yticks(range(len(bars)), [label for label, _ in bars])
     axes.invert_yaxis()
     axes.set_xlabel("ms a step")
-    _finish([axes], palette, grid="x")
+    finish([axes], palette, grid="x")
     _legend(axes, palette, columns=2)
     return figure
 
@@ -247,7 +248,7 @@ def draw_history(story: Story, palette: Palette = PLAIN) -> Figure | None:
     lower.set_ylabel("default, ms a step")
     lower.set_xlabel(f"{unit} since the first reading")
     lower.set_ylim(bottom=0)
-    _finish([upper, lower], palette)
+    finish([upper, lower], palette)
     if shown:
         _legend(upper, palette, columns=3)
     return figure
@@ -287,6 +288,69 @@ def _limits(story: Story) -> tuple[float, float]:
     return 100 * (low - margin), 100 * (high + margin)
 
 
+def draw_gains(comparison: Comparison, palette: Palette = PLAIN) -> Figure:
+    """Draw the gain of each log with its interval."""
+    figure = new(1.0 + 0.42 * len(comparison.stories))
+    axes = figure.subplots()
+    for row, story in enumerate(comparison.stories):
+        gain, is_compared = story.verdict.gain, story.verdict.compared
+        if gain is None:
+            axes.annotate(
+                _no_gain(story),
+                (0, row),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=FONT,
+                color=palette.faint,
+            )
+            continue
+        colour = palette.tuned if is_compared else palette.faint
+        axes.plot([100 * gain.low, 100 * gain.high], [row, row], color=colour, lw=2)
+        face = colour if is_compared else "none"
+        axes.plot([100 * gain.estimate], [row], "o", ms=7, mfc=face, mec=colour)
+    axes.axvline(0, color=palette.default, lw=1.2, ls=(0, (4, 3)))
+    axes.set_yticks(range(len(comparison.names)), list(comparison.names))
+    axes.set_ylim(len(comparison.names) - 0.5, -0.5)
+    axes.set_xlabel("gain over the default of the same job, % (hollow: not compared yet)")
+    finish([axes], palette, grid="x")
+    return figure
+
+
+def _no_gain(story: Story) -> str:
+    if story.verdict.kind is Kind.NOTHING_COMPARED:
+        return "nothing worth a comparison: the default stays"
+    return "not known"
+
+
+def draw_scaling(scaling: Scaling, palette: Palette = PLAIN) -> Figure:
+    """Draw step time and efficiency against the number of ranks."""
+    figure = new(2.9)
+    left, right = figure.subplots(1, 2)
+    places = range(len(scaling.points))
+    labels = [str(point.ranks) for point in scaling.points]
+    work = [point.model_us / 1000 for point in scaling.points]
+    rest = [max(0.0, point.communication_us / 1000) for point in scaling.points]
+    name = "G / W" if scaling.is_shared else "G"
+    left.bar(places, work, 0.55, color=palette.default, label=name)
+    left.bar(places, rest, 0.55, work, color=palette.wait, label="C(W)")
+    times = [point.step_us / 1000 for point in scaling.points]
+    left.plot(places, times, "o", ms=5, color=palette.ink, label="measured")
+    left.set_ylabel("ms a step")
+    right.plot(
+        places, [100 * point.efficiency for point in scaling.points], "o-", color=palette.tuned
+    )
+    right.set_ylim(0, max(105.0, *(105 * point.efficiency for point in scaling.points)))
+    right.set_ylabel("efficiency, %")
+    for axes in (left, right):
+        axes.set_xticks(places, labels)
+        axes.set_xlabel("ranks")
+        axes.set_xlim(-0.6, len(labels) - 0.4)
+    finish([left, right], palette)
+    _legend(left, palette, columns=3)
+    return figure
+
+
 def _legend(axes: Axes, palette: Palette, *, columns: int) -> None:
     legend = axes.legend(
         loc="lower left",
@@ -301,7 +365,8 @@ def _legend(axes: Axes, palette: Palette, *, columns: int) -> None:
         text.set_color(palette.ink)
 
 
-def _finish(axes: Sequence[Axes], palette: Palette, *, grid: Literal["x", "y"] = "y") -> None:
+def finish(axes: Sequence[Axes], palette: Palette, *, grid: Literal["x", "y"] = "y") -> None:
+    """Give finished axes the palette's colours, and no frame."""
     for one in axes:
         one.figure.set_facecolor("none")
         one.set_facecolor("none")

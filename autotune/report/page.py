@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import OutputError
-from autotune.report import figures, tables
+from autotune.report import figures, tables, timelines
 from autotune.report.explain import range_text
 from autotune.report.needs import needed
+from autotune.report.several import Comparison, model_text
 from autotune.report.story import Story, state_text
 from autotune.report.svg import MARKED, inline
 from autotune.report.tables import Table
+from autotune.report.timelines import Timelines
 from autotune.report.verdict import Kind, percent, share
 from autotune.result import setting_text
 
@@ -35,11 +37,12 @@ class Picture:
     tables: tuple[Table, ...] = ()
 
 
-def html(story: Story, *, follow_s: float | None = None) -> str:
+def html(story: Story, *, follow_s: float | None = None, lines: Timelines | None = None) -> str:
     """Return the page of one log.
 
     Args:
         story: What it says.
+        lines: Timelines of the job.
         follow_s: Seconds after which an open page reads the file again; None: never.
 
     Raises:
@@ -50,11 +53,61 @@ def html(story: Story, *, follow_s: float | None = None) -> str:
         "story": story,
         "verdict": story.verdict,
         "state": state_text(story),
-        "follow_s": follow_s if story.is_live else None,
+        "follow_s": follow_s,
         "sections": Sections(story),
-        "timelines": None,
+        "timelines": TimelineSection(lines) if lines is not None else None,
     }
     return render("page.html", content)
+
+
+def html_of_several(
+    comparison: Comparison, *, follow_s: float | None = None, lines: Timelines | None = None
+) -> str:
+    """Return the page of several logs; arguments as ``html``.
+
+    Raises:
+        OutputError: The extra ``report`` is not installed.
+    """
+    needed("matplotlib", "report")
+    found = comparison.scaling
+    content = {
+        "title": f"autotune report: {len(comparison.stories)} logs",
+        "comparison": comparison,
+        "follow_s": follow_s,
+        "gains": picture(
+            "gains",
+            figures.draw_gains(comparison, MARKED),
+            "The gain of each log over the default of its job, with its interval.",
+        ),
+        "gains_table": tables.gains(comparison),
+        "scaling": found
+        and picture(
+            "scaling",
+            figures.draw_scaling(found, MARKED),
+            "Left: a step, its work and C(W) by the model, and what was measured. Right: the "
+            "efficiency.",
+            tables.scaling(found),
+        ),
+        "scaling_text": model_text(found) if found is not None else "",
+        "jobs": [tables.job(story) for story in comparison.stories],
+        "timelines": TimelineSection(lines) if lines is not None else None,
+    }
+    return render("several.html", content)
+
+
+class TimelineSection:
+    """What the template shows of timelines."""
+
+    def __init__(self, lines: Timelines) -> None:
+        """Draw them."""
+        self.phases = timelines.phases(lines)
+        self.picture = picture(
+            "timelines",
+            timelines.draw(lines, MARKED),
+            "Every moment of a step belongs to one phase, the furthest one under way.",
+        )
+        self.facts = timelines.facts(lines)
+        self.texts = timelines.texts(lines)
 
 
 def render(template: str, content: dict[str, Any]) -> str:

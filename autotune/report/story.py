@@ -131,17 +131,21 @@ class Story:
         return other_of(self.view)
 
 
-def read_story(path: str) -> Story:
-    """Return what the log at ``path`` says.
+def read_story(path: str, *, explains: bool = True) -> Story:
+    """Return what the log at ``path`` says; arguments as ``tell``.
 
     Raises:
         LogError: It cannot be read, or is no autotune log.
     """
-    return tell(read_log(path))
+    return tell(read_log(path), explains=explains)
 
 
-def tell(view: LogView) -> Story:
+def tell(view: LogView, *, explains: bool = True) -> Story:
     """Return what a log says.
+
+    Args:
+        view: The log.
+        explains: Ask the surrogate why; that takes a second.
 
     Raises:
         LogError: Its database cannot be read.
@@ -167,7 +171,9 @@ def tell(view: LogView) -> Story:
         story,
         pairs=pairs,
         replay=_replay(view, result),
-        explanation=_explanation(trials, view, other, pairs, around=result.params),
+        explanation=_explanation(trials, view, other, pairs, around=result.params)
+        if explains
+        else None,
         default=default,
         tuned=evidence.waiting(number, beside=number) if number else None,
         cost=_cost(view, evidence, default, verdict),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from autotune.exact import rounded, rounded_shown, value_text
 from autotune.report.explain import Explanation, bare_text, range_text
 from autotune.report.figures import waiting_rows
+from autotune.report.several import Comparison, Scaling, answer_text, in_force
 from autotune.report.story import Story, state_text
 from autotune.report.verdict import percent, share
 from autotune.result import SCORE_UNIT
@@ -346,5 +347,77 @@ def setting(params: Setting) -> Table:
     return Table(
         caption="The setting",
         header=("parameter", "value", "default", "variable"),
+        rows=rows,
+    )
+
+
+def gains(comparison: Comparison) -> Table:
+    """Return several logs, one a row."""
+    rows = []
+    for name, story in zip(comparison.names, comparison.stories, strict=True):
+        run, step = story.view.run, in_force(story)
+        verdict = story.verdict
+        spoken = " ".join(interval(verdict.gain)).replace(" % ", " % (", 1) + ")"
+        worth = "-" if verdict.gain is None else spoken
+        if verdict.gain is not None and not verdict.compared:
+            worth += ", not compared yet"
+        rows.append(
+            (
+                name,
+                "-" if run is None else str(run.size),
+                "-" if run is None else str(run.cross_size),
+                verdict.answer,
+                worth,
+                "-" if story.default is None else ms(story.default.step_us),
+                "-" if step is None else ms(step.step_us),
+                "-" if step is None else share(step.share),
+                answer_text(story),
+            )
+        )
+    return Table(
+        caption="The logs",
+        header=(
+            "log",
+            "ranks",
+            "hosts",
+            "faster?",
+            "gain (interval)",
+            "default, ms a step",
+            "answer, ms a step",
+            "of that waiting",
+            "the answer",
+        ),
+        rows=tuple(rows),
+    )
+
+
+def scaling(found: Scaling) -> Table:
+    """Return how a job scales."""
+    work = "G / W" if found.is_shared else "G"
+    rows = tuple(
+        (
+            str(point.ranks),
+            ms(point.default_us),
+            ms(point.step_us),
+            f"{point.speed_up:.2f}",
+            share(point.efficiency),
+            ms(point.model_us),
+            ms(point.communication_us),
+            ms(point.wait_us),
+        )
+        for point in found.points
+    )
+    return Table(
+        caption="The same job on different numbers of ranks, times in ms a step",
+        header=(
+            "ranks",
+            "default",
+            "answer",
+            "speed-up",
+            "efficiency",
+            work,
+            "C(W)",
+            "waiting that was seen",
+        ),
         rows=rows,
     )

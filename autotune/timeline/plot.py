@@ -19,7 +19,7 @@ BARS = 60
 NEEDS = "needs matplotlib: pip install 'hvd-autotune[report]'"
 
 # Colour-blind safe (Okabe and Ito).
-_COLOURS = {
+COLOURS = {
     Phase.TRANSFER: "#0072b2",
     Phase.COPIES: "#56b4e9",
     Phase.QUEUE: "#009e73",
@@ -29,6 +29,7 @@ _COLOURS = {
     Phase.LAST_RANK: "#d55e00",
     Phase.IDLE: "#d9d9d9",
 }
+"""By phase."""
 _RANK_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _RANKS_NAMED = 6
 _TITLE_LENGTH = 70
@@ -123,7 +124,7 @@ def _draw_phases(axes: Axes, report: TimelineReport, bars: list[_Bar], top_us: f
         if not any(report.steps.phases[phase]):
             continue
         heights = [phases[phase] / 1000 for phases, _, _ in bars]
-        axes.bar(places, heights, 0.86, floor, color=_COLOURS[phase], label=phase.label)
+        axes.bar(places, heights, 0.86, floor, color=COLOURS[phase], label=phase.label)
         floor = [low + height for low, height in zip(floor, heights, strict=True)]
     axes.set_ylabel("ms")
     _finish(axes, top_us)

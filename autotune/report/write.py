@@ -1,0 +1,63 @@
+"""``autotune report``: from logs to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autotune.errors import LogError
+from autotune.report import page
+from autotune.report.follow import follow
+from autotune.report.several import compare
+from autotune.report.story import Story, read_story
+from autotune.report.timelines import Timelines, read_timelines
+
+
+def report(
+    paths: Sequence[str],
+    output: str,
+    *,
+    timelines: Sequence[str] = (),
+    follows: bool = False,
+    began: Callable[[], None] = lambda: None,
+) -> tuple[str, ...]:
+    """Write a page about one log, or one that compares several.
+
+    Args:
+        paths: The logs.
+        output: The file.
+        timelines: Timelines of the job: one, or before and after.
+        follows: Write it anew while the job runs, until it has ended.
+        began: Is called when the file is there for the first time.
+
+    Returns:
+        Sentences for people, from reading the logs.
+
+    Raises:
+        LogError: A log cannot be read, or is none.
+        TimelineError: A timeline cannot be read, or is none.
+        OutputError: The file cannot be written, or the extra ``report`` is not installed.
+    """
+    lines = read_timelines(timelines) if timelines else None
+    stories: list[Story] = []
+
+    def rewrite(follow_s: float | None) -> bool:
+        try:
+            stories[:] = [read_story(path, explains=len(paths) == 1) for path in paths]
+        except LogError:
+            if not stories:
+                raise
+            return False  # it is being replaced, or locked: the page stays as it is
+        page.write(output, _text(stories, lines, follow_s))
+        return all(story.view.finished for story in stories)
+
+    rewrite(None)
+    began()
+    if follows and not all(story.view.finished for story in stories):
+        follow(paths, rewrite)
+    return tuple(dict.fromkeys(text for story in stories for text in story.warnings))
+
+
+def _text(stories: Sequence[Story], lines: Timelines | None, follow_s: float | None) -> str:
+    if len(stories) == 1:
+        return page.html(stories[0], follow_s=follow_s, lines=lines)
+    return page.html_of_several(compare(stories), follow_s=follow_s, lines=lines)
