@@ -25,8 +25,8 @@ from autotune.tuning.steps.scoring import SETTLE_STEPS, Reading, Window, headroo
 
 WORTH_HAVING = 0.01
 """Gains below this are not worth tuning for."""
-MOST_RESTS = 60
-"""Windows in a row that wait for the budget, until exploring ends for want of it."""
+MOST_REPAYMENTS = 60
+"""Windows of the default in a row that repay the budget, until exploring ends for want of it."""
 MOST_WAITING = 3
 """Windows of the default that wait for a plan before the trial before them is finished without."""
 MOST_ATTEMPTS = 3
@@ -64,7 +64,7 @@ class Explore:
         self._account, self._in_force, self._events = account, in_force, events
         self._attempt: Attempt | None = None
         self._next: NextTrial | None = None
-        self._rests = 0
+        self._repayments = 0
 
     # ---- what the run calls ---------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Explore:
         if rejected is not None:
             self._events.add(Rejection(trial=rejected))
         if self._next is not None and self._next.params == params:
-            self._next, self._rests = None, 0
+            self._next, self._repayments = None, 0
             self._search.request()
         if attempt is not None and attempt.params == params:
             self._attempt = None
@@ -246,10 +246,10 @@ class Explore:
             self._add_default()
         if len(self.default.readings) == 1 and self._ends_for_want_of_headroom():
             return
-        if self._rests >= MOST_RESTS:
+        if self._repayments >= MOST_REPAYMENTS:
             self._end()
         elif self._next is not None:
-            self._try_or_rest(self._next)
+            self._try_or_repay(self._next)
         elif search.is_exhausted:
             self._read_contenders()
         elif search.plan is None:
@@ -259,7 +259,7 @@ class Explore:
             self._try_again(trial)
         else:
             proposal = search.take_proposal()
-            self._try_or_rest(NextTrial(params=proposal.params, ratio=proposal.worst_ratio))
+            self._try_or_repay(NextTrial(params=proposal.params, ratio=proposal.worst_ratio))
 
     def _ends_for_want_of_headroom(self) -> bool:
         """End right after the default was read, if no setting can gain anything."""
@@ -281,17 +281,17 @@ class Explore:
         """Read a trial once more."""
         gain = self._findings.gain(trial.params)
         ratio = 1.0 if gain is None else 1 / (1 + gain.low)
-        self._try_or_rest(NextTrial(params=trial.params, trial=trial, ratio=ratio))
+        self._try_or_repay(NextTrial(params=trial.params, trial=trial, ratio=ratio))
 
-    def _try_or_rest(self, what: NextTrial) -> None:
-        """Begin a trial; first run windows of the default until the budget suffices for it."""
+    def _try_or_repay(self, what: NextTrial) -> None:
+        """Begin a trial; first repay the budget by windows of the default."""
         if self._can_pay(what.ratio):
-            self._rests, self._next = 0, None
+            self._repayments, self._next = 0, None
             self._try(what)
             return
-        if self._rests == 0:
+        if self._repayments == 0:
             self._events.add(Progress(text=messages.REST))
-        self._rests, self._next = self._rests + 1, what
+        self._repayments, self._next = self._repayments + 1, what
         self._read_default()
 
     def _can_pay(self, ratio: float) -> bool:
@@ -306,7 +306,7 @@ class Explore:
         elif len(self._findings.trials) < self._most_trials and (
             (simpler := search.simplified()) is not None
         ):
-            self._try_or_rest(NextTrial(params=simpler))
+            self._try_or_repay(NextTrial(params=simpler))
         else:
             self._end()
 

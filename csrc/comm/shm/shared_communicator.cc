@@ -65,38 +65,39 @@ char* SharedCommunicator::slot(int rank, int parity) const {
   return slots_ + part_bytes_ * rank + slot_bytes_ * parity;
 }
 
-std::pair<int64_t, int64_t> SharedCommunicator::Plan::range(int64_t round, int slice) const {
+std::pair<int64_t, int64_t> SharedCommunicator::Rounds::range(int64_t round, int slice) const {
   const auto [begin, end] = slice_of(elements.count(), slice, slices);
   const int64_t from = std::min(begin + round * slice_elements, end);
   return {from, std::min(from + slice_elements, end)};
 }
 
-SharedCommunicator::Plan SharedCommunicator::plan_for(const ElementSequence& elements,
-                                                      const RankReduction& how, int slices) const {
-  Plan plan{elements, how, slices};
-  plan.slice_elements = slice_bytes_ / elements.item();
+SharedCommunicator::Rounds SharedCommunicator::rounds_for(const ElementSequence& elements,
+                                                          const RankReduction& how,
+                                                          int slices) const {
+  Rounds rounds{elements, how, slices};
+  rounds.slice_elements = slice_bytes_ / elements.item();
   const int64_t longest = (elements.count() + slices - 1) / slices;
-  plan.rounds = (longest + plan.slice_elements - 1) / plan.slice_elements;
-  return plan;
+  rounds.count = (longest + rounds.slice_elements - 1) / rounds.slice_elements;
+  return rounds;
 }
 
 void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                    double prescale, double postscale) {
   const ElementSequence elements(spans, type);
-  const Plan plan = plan_for(elements, {type, op, prescale, postscale, size_}, size_);
-  if (elements.count() * elements.item() <= small_bytes) return allreduce_small(plan);
+  const Rounds rounds = rounds_for(elements, {type, op, prescale, postscale, size_}, size_);
+  if (elements.count() * elements.item() <= small_bytes) return allreduce_small(rounds);
   int parity = next_parity();
-  copy_in(plan, 0, parity);
+  copy_in(rounds, 0, parity);
   barrier();
   auto begin = Clock::now();
-  for (int64_t round = 0; round < plan.rounds; ++round) {
-    reduce_own_slice(plan, round, parity);
-    const int next = round + 1 < plan.rounds ? next_parity() : parity;
-    if (round + 1 < plan.rounds) copy_in(plan, round + 1, next);
+  for (int64_t round = 0; round < rounds.count; ++round) {
+    reduce_own_slice(rounds, round, parity);
+    const int next = round + 1 < rounds.count ? next_parity() : parity;
+    if (round + 1 < rounds.count) copy_in(rounds, round + 1, next);
     barrier();
-    copy_out(plan, round, parity);
+    copy_out(rounds, round, parity);
     parity = next;
-    if (round + 2 >= plan.rounds) continue;  // the last ones are short
+    if (round + 2 >= rounds.count) continue;  // the last ones are short
     const auto end = Clock::now();
     stores_.add(std::chrono::duration<double, std::nano>(end - begin).count());
     begin = end;
@@ -106,77 +107,78 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
 void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                         double prescale, double postscale, int slices) {
   const ElementSequence elements(spans, type);
-  const Plan plan = plan_for(elements, {type, op, prescale, postscale, size_}, slices);
+  const Rounds rounds = rounds_for(elements, {type, op, prescale, postscale, size_}, slices);
   // Without a barrier of its own it must not turn to the parity that others may still read.
-  if (plan.rounds == 0) return;
+  if (rounds.count == 0) return;
   int parity = next_parity();
-  copy_in(plan, 0, parity);
-  for (int64_t round = 0; round < plan.rounds; ++round) {
+  copy_in(rounds, 0, parity);
+  for (int64_t round = 0; round < rounds.count; ++round) {
     barrier();
-    reduce_own_slice(plan, round, parity);
-    if (round + 1 == plan.rounds) return;
+    reduce_own_slice(rounds, round, parity);
+    if (round + 1 == rounds.count) return;
     parity = next_parity();
-    copy_in(plan, round + 1, parity);
+    copy_in(rounds, round + 1, parity);
   }
 }
 
 void SharedCommunicator::allgather_slices(const std::vector<Span>& spans, DataType type,
                                           int slices) {
   const ElementSequence elements(spans, type);
-  const Plan plan = plan_for(elements, {type, ReduceOp::sum, 1.0, 1.0, size_}, slices);
-  for (int64_t round = 0; round < plan.rounds; ++round) {
+  const Rounds rounds = rounds_for(elements, {type, ReduceOp::sum, 1.0, 1.0, size_}, slices);
+  for (int64_t round = 0; round < rounds.count; ++round) {
     const int parity = next_parity();
     if (rank_ < slices) {
-      const auto [begin, end] = plan.range(round, rank_);
+      const auto [begin, end] = rounds.range(round, rank_);
       elements.read_outputs(begin, end, region(rank_, parity, rank_));
     }
     barrier();
-    copy_out(plan, round, parity);
+    copy_out(rounds, round, parity);
   }
 }
 
-void SharedCommunicator::allreduce_small(const Plan& plan) {
-  const int64_t count = plan.elements.count();
+void SharedCommunicator::allreduce_small(const Rounds& rounds) {
+  const int64_t count = rounds.elements.count();
   if (count == 0) return;
   const int parity = next_parity();
   char* own = slot(rank_, parity);
-  plan.elements.read(0, count, own);
-  plan.how.scale_input(own, count);
+  rounds.elements.read(0, count, own);
+  rounds.how.scale_input(own, count);
   barrier();
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(small_bytes)));
   char* sum = scratch_.data();
-  plan.how.combine_all(sum, sum, count, [&](int peer) { return slot(peer, parity); });
-  plan.elements.write(0, count, sum);
+  rounds.how.combine_all(sum, sum, count, [&](int peer) { return slot(peer, parity); });
+  rounds.elements.write(0, count, sum);
 }
 
-void SharedCommunicator::copy_in(const Plan& plan, int64_t round, int parity) {
-  for (int step = 0; step < plan.slices; ++step) {
-    const int slice = (rank_ + step) % plan.slices;
+void SharedCommunicator::copy_in(const Rounds& rounds, int64_t round, int parity) {
+  for (int step = 0; step < rounds.slices; ++step) {
+    const int slice = (rank_ + step) % rounds.slices;
     if (slice == rank_) continue;
-    const auto [begin, end] = plan.range(round, slice);
+    const auto [begin, end] = rounds.range(round, slice);
     char* to = region(rank_, parity, slice);
-    if (!plan.how.scales_inputs() && stores_.streaming()) {
-      plan.elements.for_each_part(
-          begin, end, [&](const char* input, char*, int64_t length, int64_t before) {
-            stream_bytes(to + before * plan.elements.item(), input, length * plan.elements.item());
-          });
+    if (!rounds.how.scales_inputs() && stores_.streaming()) {
+      rounds.elements.for_each_part(begin, end,
+                                    [&](const char* input, char*, int64_t length, int64_t before) {
+                                      stream_bytes(to + before * rounds.elements.item(), input,
+                                                   length * rounds.elements.item());
+                                    });
       continue;
     }
-    plan.elements.read(begin, end, to);
-    plan.how.scale_input(to, end - begin);
+    rounds.elements.read(begin, end, to);
+    rounds.how.scale_input(to, end - begin);
   }
 }
 
-void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int parity) {
-  if (rank_ >= plan.slices) return;
-  const auto [begin, end] = plan.range(round, rank_);
+void SharedCommunicator::reduce_own_slice(const Rounds& rounds, int64_t round, int parity) {
+  if (rank_ >= rounds.slices) return;
+  const auto [begin, end] = rounds.range(round, rank_);
   char* const sums = region(rank_, parity, rank_);
-  const int64_t item = plan.elements.item();
-  plan.elements.for_each_part(
+  const int64_t item = rounds.elements.item();
+  rounds.elements.for_each_part(
       begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
         const int64_t at = before * item;
         if (!stores_.streaming()) {
-          reduce_piece(plan, input, sums + at, at, length, parity);
+          reduce_piece(rounds, input, sums + at, at, length, parity);
           copy_bytes(output, sums + at, length * item);
           return;
         }
@@ -184,7 +186,7 @@ void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int p
         for (int64_t done = 0; done < length; done += piece_bytes / item) {
           const int64_t count = std::min(piece_bytes / item, length - done), from = done * item;
           char* const sum = rank_ < 2 ? output + from : piece_.data();
-          reduce_piece(plan, input + from, sum, at + from, count, parity);
+          reduce_piece(rounds, input + from, sum, at + from, count, parity);
           stream_bytes(sums + at + from, sum, count * item);
           copy_bytes(output + from, sum, count * item);
         }
@@ -193,25 +195,25 @@ void SharedCommunicator::reduce_own_slice(const Plan& plan, int64_t round, int p
 
 // Combine `count` elements of the own slice, `at` bytes behind its begin in the regions, into
 // `sum`: this may be `input` where the own contribution is one of the first two.
-void SharedCommunicator::reduce_piece(const Plan& plan, const char* input, char* sum, int64_t at,
-                                      int64_t count, int parity) {
+void SharedCommunicator::reduce_piece(const Rounds& rounds, const char* input, char* sum,
+                                      int64_t at, int64_t count, int parity) {
   const char* own = input;
-  if (plan.how.scales_inputs()) {
-    scratch_.assign(input, input + count * plan.elements.item());
-    plan.how.scale_input(scratch_.data(), count);
+  if (rounds.how.scales_inputs()) {
+    scratch_.assign(input, input + count * rounds.elements.item());
+    rounds.how.scale_input(scratch_.data(), count);
     own = scratch_.data();
   }
-  plan.how.combine_all(sum, sum, count, [&](int peer) {
+  rounds.how.combine_all(sum, sum, count, [&](int peer) {
     return peer == rank_ ? own : region(peer, parity, rank_) + at;
   });
 }
 
-void SharedCommunicator::copy_out(const Plan& plan, int64_t round, int parity) {
-  for (int step = 0; step < plan.slices; ++step) {
-    const int slice = (rank_ + step) % plan.slices;
+void SharedCommunicator::copy_out(const Rounds& rounds, int64_t round, int parity) {
+  for (int step = 0; step < rounds.slices; ++step) {
+    const int slice = (rank_ + step) % rounds.slices;
     if (slice == rank_) continue;
-    const auto [begin, end] = plan.range(round, slice);
-    plan.elements.write(begin, end, region(slice, parity, slice));
+    const auto [begin, end] = rounds.range(round, slice);
+    rounds.elements.write(begin, end, region(slice, parity, slice));
   }
 }
 

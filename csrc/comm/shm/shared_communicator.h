@@ -59,31 +59,31 @@ class SharedCommunicator final : public Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // One allreduce or half of one: which elements a round works on, and what is done to them.
-  struct Plan {
+  // One allreduce or half of one: which elements each round works on, and what is done to them.
+  struct Rounds {
     const ElementSequence& elements;
     RankReduction how;
     int slices = 1;
     int64_t slice_elements = 0;  // of a slice in one round
-    int64_t rounds = 0;
+    int64_t count = 0;
 
     // Elements of `slice` in `round`; empty for a slice that is done.
     std::pair<int64_t, int64_t> range(int64_t round, int slice) const;
   };
 
-  Plan plan_for(const ElementSequence& elements, const RankReduction& how, int slices) const;
+  Rounds rounds_for(const ElementSequence& elements, const RankReduction& how, int slices) const;
   char* slot(int rank, int parity) const;
   char* region(int rank, int parity, int slice) const {
     return slot(rank, parity) + slice_bytes_ * slice;
   }
   void barrier() { barrier_.wait(on_wait_); }
   int next_parity() { return parity_ = 1 - parity_; }
-  void allreduce_small(const Plan& plan);
-  void copy_in(const Plan& plan, int64_t round, int parity);
-  void reduce_own_slice(const Plan& plan, int64_t round, int parity);
-  void reduce_piece(const Plan& plan, const char* input, char* sum, int64_t at, int64_t count,
+  void allreduce_small(const Rounds& rounds);
+  void copy_in(const Rounds& rounds, int64_t round, int parity);
+  void reduce_own_slice(const Rounds& rounds, int64_t round, int parity);
+  void reduce_piece(const Rounds& rounds, const char* input, char* sum, int64_t at, int64_t count,
                     int parity);
-  void copy_out(const Plan& plan, int64_t round, int parity);
+  void copy_out(const Rounds& rounds, int64_t round, int parity);
 
   std::unique_ptr<Segment> segment_;
   int rank_;
