@@ -70,12 +70,14 @@ class Options:
     def __init__(self) -> None: ...
 
 class Rendezvous:
-    """Rank 0 listens here before the others connect; ``address`` travels by MPI broadcast.
+    """Rank 0 listens here before the others connect; ``address`` travels by broadcast.
 
     ``key``: 32 bytes that all ranks of the job have and that never travel on their connections.
+    ``interfaces``: names of network interfaces, separated by commas, to whose addresses it is
+    restricted; "": all. Raises EngineError where one of them is missing.
     """
 
-    def __init__(self, key: bytes) -> None: ...
+    def __init__(self, key: bytes, interfaces: str = "") -> None: ...
     @property
     def address(self) -> str: ...
 
@@ -122,6 +124,25 @@ def mpi_transport(interface: MpiInterface, comm: int, rank: int, size: int) -> T
     Raises:
         EngineError: The handles of ``interface`` have a size that no MPI has.
     """
+
+class TcpListener:
+    """Where a rank waits for the others' messages over TCP; ``address`` is for all of them.
+
+    ``key`` and ``interfaces`` as of ``Rendezvous``. Raises EngineError.
+    """
+
+    def __init__(self, rank: int, key: bytes, interfaces: str = "") -> None: ...
+    @property
+    def address(self) -> str: ...
+    def connect(self, addresses: Sequence[str], hosts: Sequence[int]) -> Transport:
+        """**Collective.** Connect all ranks and return the transport.
+
+        Args:
+            addresses: Of all ranks, by rank.
+            hosts: Number of each rank's host, equal on all ranks.
+
+        Raises EngineError when ranks do not connect within 60 s.
+        """
 
 class StepRecord:
     """Field for field autotune.service.protocol.StepRecord."""

@@ -7,7 +7,7 @@ namespace autotune {
 
 void bind_values(pybind11::module_& module);      // Params, Options, StepRecord, errors
 void bind_operations(pybind11::module_& module);  // Kind, Prepared, ..., TensorReader, Runner
-void bind_transport(pybind11::module_& module);   // Transport, MPI facts
+void bind_transport(pybind11::module_& module);   // Transport, TcpListener, MPI facts
 void bind_engine(pybind11::module_& module);      // Rendezvous, Engine
 
 }  // namespace autotune

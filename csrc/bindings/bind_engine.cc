@@ -109,7 +109,7 @@ py::dict counters(Engine& engine) {
 
 void bind_engine(py::module_& module) {
   py::class_<Rendezvous>(module, "Rendezvous")
-      .def(py::init<std::string>(), "key"_a)
+      .def(py::init<std::string, std::string>(), "key"_a, "interfaces"_a = "")
       .def_property_readonly("address", &Rendezvous::address);
 
   py::class_<ResultBuffer>(module, "_ResultBuffer", py::buffer_protocol())

@@ -1,15 +1,27 @@
+#include <pybind11/stl.h>
+
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "bindings/bind.h"
 #include "comm/mpi/mpi_point_to_point.h"
 #include "comm/point_to_point.h"
+#include "comm/tcp/tcp_listener.h"
 #include "common/message_memory.h"
 
 namespace py = pybind11;
 using namespace py::literals;
 
 namespace autotune {
+
+namespace {
+
+constexpr auto connect_timeout = std::chrono::seconds(60);
+
+}  // namespace
 
 void bind_transport(py::module_& module) {
   py::class_<PointToPoint, std::shared_ptr<PointToPoint>>(module, "Transport")
@@ -34,6 +46,19 @@ void bind_transport(py::module_& module) {
         return make_mpi_point_to_point(interface, comm, rank, size);
       },
       "interface"_a, "comm"_a, "rank"_a, "size"_a);
+  py::class_<TcpListener>(module, "TcpListener")
+      .def(py::init([](int rank, const py::bytes& key, const std::string& interfaces) {
+             return std::make_unique<TcpListener>(rank, std::string(key), interfaces);
+           }),
+           "rank"_a, "key"_a, "interfaces"_a = "")
+      .def_property_readonly("address", &TcpListener::address)
+      .def(
+          "connect",
+          [](TcpListener& listener, const std::vector<std::string>& addresses,
+             const std::vector<int>& hosts) -> std::shared_ptr<PointToPoint> {
+            return listener.connect(addresses, hosts, connect_timeout);
+          },
+          "addresses"_a, "hosts"_a, py::call_guard<py::gil_scoped_release>());
   module.def("messages_were_left_behind", [] { return messages_were_left_behind.load(); });
 }
 

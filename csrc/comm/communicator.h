@@ -1,5 +1,5 @@
 // What the engine asks of a data plane. One folder per backend: self (one rank), shm (ranks of one
-// host), p2p (algorithms over any point-to-point transport), mpi (that transport over MPI),
+// host), p2p (algorithms over any point-to-point transport), mpi and tcp (such transports),
 // hierarchical (two levels made of the others). choose.h decides which ones a job gets.
 //
 // Every call is collective: all ranks make the same calls, in the same order, with arguments that

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "common/activity.h"
+
 namespace autotune {
 
 class PointToPoint {
@@ -15,8 +17,12 @@ class PointToPoint {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // What moves the bytes, for the timeline.
+  virtual Backend backend() const { return Backend::mpi; }
+
   // Post a message of `bytes` (at most max_message_bytes). The memory must live, and for a receive
-  // stay unread, until test_all() has returned true.
+  // stay unread, until test_all() has returned true
+  // or give_up() has returned.
   virtual void send(int peer, const void* data, int64_t bytes) = 0;
   virtual void receive(int peer, void* data, int64_t bytes) = 0;
 
@@ -24,7 +30,7 @@ class PointToPoint {
   virtual bool test_all() = 0;
 
   // After an error: take back what is posted, or wait for it, but not for long. What is on its way
-  // all the same is left behind (message_memory.h).
+  // all the same is left behind (message_memory.h). The transport may refuse what is posted later.
   virtual void give_up() = 0;
 };
 

@@ -5,7 +5,7 @@
 
 namespace autotune {
 
-enum class Backend { self, shm, mpi, nccl, several };
+enum class Backend { self, shm, mpi, tcp, nccl, several };
 
 // Name of the activity, as Horovod spells it; nullptr for `several`, which tells its own.
 const char* activity_name(Backend backend, Operation operation);

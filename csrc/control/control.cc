@@ -1,8 +1,6 @@
 #include "control/control.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,6 +16,7 @@
 
 #include "common/errors.h"
 #include "common/fork.h"
+#include "common/sockets.h"
 
 namespace autotune {
 
@@ -263,16 +262,7 @@ std::optional<Frame> Connection::receive_one(int rank) {
   return frame;
 }
 
-// Nothing is unacknowledged, but probed for, where the connection is idle, where this host itself
-// has no way to the other one, and where a stopped process has left its window closed; that one's
-// kernel answers the probes.
-bool Connection::is_reached() const {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (ring_ || closed_ || ::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return true;
-  const bool is_unanswered = info.tcpi_unacked > 0 || info.tcpi_probes >= 2;
-  return !is_unanswered || std::chrono::milliseconds(info.tcpi_last_ack_recv) < lost_after;
-}
+bool Connection::is_reached() const { return ring_ || closed_ || autotune::is_reached(fd_); }
 
 void Connection::ask(std::chrono::nanoseconds since_last) {
   if (is_asked_) {

@@ -122,10 +122,6 @@ class Connection {
   int listener_fd() const { return listener_ ? listener_->fd() : -1; }
   bool is_on_this_host() const { return ring_ != nullptr; }
 
-  // A link that comes back within some seconds is no lost host; nor is a train of retransmissions,
-  // which are 6 s apart by then.
-  static constexpr std::chrono::seconds lost_after{15};
-
  private:
   void append(FrameType type, const std::string& payload);
   void flush_socket();
@@ -152,12 +148,12 @@ class Connection {
   std::chrono::nanoseconds silence_{0};
 };
 
-// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI; it is
-// no secret. `key` is: all ranks have it, by MPI or from the environment, and prove it (proof.h).
+// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI or by
+// way of their meeting point; it is no secret. `key` is: all ranks have it, and prove it (proof.h).
 class Rendezvous {
  public:
-  // EngineError where `key` has not `key_bytes` bytes.
-  explicit Rendezvous(std::string key);
+  // `interfaces`: see own_addresses. EngineError where `key` has not `key_bytes` bytes.
+  explicit Rendezvous(std::string key, const std::string& interfaces = "");
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -168,11 +164,6 @@ class Rendezvous {
   // ranks that did not connect in time. Who does not prove the key soon is turned away, and so is a
   // second one that is a connected rank; nobody who says nothing, or too much, holds up others.
   std::vector<std::unique_ptr<Connection>> accept_all(int size, std::chrono::seconds timeout);
-
-  // Of a connection, from its begin to its proof. A machine that swaps may need seconds.
-  static constexpr std::chrono::seconds proof_timeout{10};
-  // Connections without a proof at one time, besides one per rank; more, and the oldest is dropped.
-  static constexpr size_t most_applicants = 256;
 
  private:
   std::string key_;

@@ -7,7 +7,8 @@
 A host is a network namespace. What runs there also has a host name, processes, a /dev/shm and files
 of /etc of its own, so neither MPI nor the engine can take two hosts for one. ``mpirun`` or
 ``horovodrun`` starts on the first host and reaches the second one through the launch agent, which
-passes no variables on, as ssh does.
+passes no variables on, as ssh does. With TRANSPORT=tcp in the environment jobs are started without
+MPI.
 
 Needs iproute2 and root, if only that of a user namespace (``namespace_words``). Names of namespaces
 carry the id of this process; what ended runs left is removed. What a machine refuses is a
@@ -33,6 +34,7 @@ from types import TracebackType
 
 BIN = Path(sys.executable).parent
 PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+STARTER = Path(__file__).resolve().parent.parent / "tiers/tcp_ranks.py"
 SUBNET = "10.77.0"
 DEVICE = "eth0"
 ENTER = (
@@ -148,6 +150,14 @@ class TwoHosts:
         words += ["--bind-to", "none"]
         return words + [word for name in sorted(environ) for word in ("-x", name)]
 
+    def without_mpi(self, ranks: tuple[int, int]) -> list[str]:
+        """Return the words before a program that start ``ranks`` without MPI.
+
+        The second host gets all variables of the first one.
+        """
+        words = [sys.executable, str(STARTER), "--hosts", self.places(ranks)]
+        return [*words, "--agent", str(self.agent), "--address", self.a.address]
+
     def places(self, ranks: tuple[int, int]) -> str:
         """Return ``ranks`` as ``horovodrun -H`` and ``mpirun --host`` want them."""
         return ",".join(f"{h.name}:{n}" for h, n in zip(self.hosts, ranks, strict=True) if n)
@@ -177,6 +187,8 @@ class TwoHosts:
     ) -> subprocess.Popen[str]:
         """Start a job with ``environ`` set on all its ranks; its output goes to pipes."""
         environ = {"OMP_NUM_THREADS": "1", **environ}
+        if os.environ.get("TRANSPORT") == "tcp":
+            return self.start_on_a([*self.without_mpi(ranks), *words], **environ)
         words = [*self.mpirun(ranks, environ), *words]
         return self.start_on_a(words, **self.launch_variables(), **environ)
 

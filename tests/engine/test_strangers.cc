@@ -16,9 +16,10 @@
 
 #include "check.h"
 #include "common/errors.h"
+#include "common/proof.h"
+#include "common/reception.h"
 #include "common/sealed_memory.h"
 #include "control/control.h"
-#include "control/proof.h"
 #include "thread_ranks.h"
 
 using namespace autotune;
@@ -108,7 +109,7 @@ void check_that_ranks_connect(Rendezvous& rendezvous, int size = 3) {
     talk(*plane);
     plane->close(2s);
   });
-  CHECK(std::chrono::steady_clock::now() - start < Rendezvous::proof_timeout);
+  CHECK(std::chrono::steady_clock::now() - start < proof_timeout);
 }
 
 std::vector<std::string> garbage() {
@@ -177,7 +178,7 @@ TEST(strangers_who_say_nothing_hold_up_nobody_however_many_they_are) {
     std::this_thread::sleep_for(50ms);
     check_that_ranks_connect(rendezvous);
   });
-  for (size_t i = 0; i < Rendezvous::most_applicants + 100; ++i) {
+  for (size_t i = 0; i < most_applicants + 100; ++i) {
     silent.fds.push_back(connect_tcp(places.port));
   }
   ranks.join();

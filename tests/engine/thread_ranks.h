@@ -15,8 +15,8 @@
 #include "comm/choose.h"
 #include "comm/point_to_point.h"
 #include "common/errors.h"
+#include "common/proof.h"
 #include "control/control.h"
-#include "control/proof.h"
 #include "engine/engine.h"
 
 namespace autotune {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch.collectives import prepared
+from tiers.between_ranks import OF_THE_LAUNCHER, abort
 from tiers.rank_fixtures import (  # noqa: F401
     rank,
     restart,
@@ -21,21 +21,16 @@ from tiers.rank_fixtures import (  # noqa: F401
 
 def pytest_configure() -> None:
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
-        del os.environ[name]
+        if name not in OF_THE_LAUNCHER:
+            del os.environ[name]
     torch.set_num_threads(1)
     hvd.init()
     use_own_temporary_folder()
 
 
 def _abort(report: pytest.TestReport | pytest.CollectReport) -> None:
-    from mpi4py import MPI
-
-    if not report.failed or MPI.COMM_WORLD.size == 1:
-        return
-    text = f"rank {MPI.COMM_WORLD.rank}: {report.nodeid}\n{report.longreprtext}\n"
-    sys.__stderr__.write(text)
-    sys.__stderr__.flush()
-    MPI.COMM_WORLD.Abort(1)
+    if report.failed:
+        abort(f"{report.nodeid}\n{report.longreprtext}")
 
 
 @pytest.hookimpl(hookwrapper=True)

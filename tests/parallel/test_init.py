@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import horovod.torch as hvd
 from horovod.common import basics
+from tiers.between_ranks import WITHOUT_MPI, barrier, needs_mpi
 
 Restart = Callable[[dict[str, str]], None]
 
@@ -24,10 +28,11 @@ def test_ranks_and_sizes(rank: int, size: int) -> None:
     assert hvd.local_rank() == rank
     assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
     assert hvd.is_homogeneous()
-    assert hvd.mpi_built()
-    assert hvd.mpi_enabled()
-    assert isinstance(hvd.mpi_threads_supported(), bool)
-    assert hvd.gloo_built() is False
+    assert hvd.mpi_built() or WITHOUT_MPI
+    assert hvd.mpi_enabled() is not WITHOUT_MPI
+    assert hvd.gloo_enabled() is WITHOUT_MPI
+    assert hvd.gloo_built()
+    assert hvd.mpi_threads_supported() in ((False,) if WITHOUT_MPI else (False, True))
     assert torch.version.cuda is not None or hvd.nccl_built() == 0
     assert torch.cuda.is_available() or not hvd.cuda_built()
     assert hvd.global_process_set.size() == size
@@ -73,14 +78,37 @@ def test_handles_say_after_shutdown_how_their_operations_have_ended(rank: int, s
         assert hvd.synchronize(alone) is None
 
 
-def test_communicators_and_rank_lists(rank: int, size: int) -> None:
+@pytest.mark.skipif(not WITHOUT_MPI, reason="MPI joins the ranks of this job")
+def test_a_job_without_mpi_imports_nothing_of_it() -> None:
+    works()
+    assert not [name for name in sys.modules if name.split(".")[0] == "mpi4py"]
+    loaded = Path("/proc/self/maps").read_text()
+    assert "libmpi" not in loaded and "libpmix" not in loaded
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="this job runs without MPI"):
+        hvd.init(comm=SimpleNamespace(Get_group=None))
+    hvd.init()
+
+
+def test_rank_lists(rank: int, size: int) -> None:
+    for ranks in (list(range(size)), list(range(size))[::-1], []):
+        hvd.shutdown()
+        hvd.init(comm=ranks)
+        assert hvd.rank() == (ranks.index(rank) if ranks else rank)
+        works()
+    hvd.shutdown()
+    for wrong in ("all", [rank, size], [rank, rank]):
+        with pytest.raises(ValueError, match=r"expected None.*a list of ranks|expected different"):
+            hvd.init(comm=wrong)
+    hvd.init()
+
+
+@needs_mpi
+def test_communicators(rank: int, size: int) -> None:
     from mpi4py import MPI
 
     hvd.shutdown()
     hvd.init(comm=MPI.COMM_WORLD)
-    works()
-    hvd.shutdown()
-    hvd.init(comm=list(range(size)))
     works()
     hvd.shutdown()
     half = MPI.COMM_WORLD.Split(rank % 2, rank)
@@ -88,8 +116,6 @@ def test_communicators_and_rank_lists(rank: int, size: int) -> None:
     assert hvd.size() == half.size
     works()
     hvd.shutdown()
-    with pytest.raises(ValueError, match="expected None, a list of ranks"):
-        hvd.init(comm="all")
     hvd.init()
     works()
 
@@ -97,8 +123,6 @@ def test_communicators_and_rank_lists(rank: int, size: int) -> None:
 @pytest.mark.usefixtures("two_ranks")
 def test_a_list_of_some_ranks_makes_a_job_of_them(rank: int, size: int) -> None:
     """Those left out learn it at once; the others are numbered in the order of the list."""
-    from mpi4py import MPI
-
     chosen = list(range(size - 1, 0, -1))
     hvd.shutdown()
     if rank in chosen:
@@ -111,7 +135,7 @@ def test_a_list_of_some_ranks_makes_a_job_of_them(rank: int, size: int) -> None:
         with pytest.raises(ValueError, match=r"init\(comm=.*rank 0 is not in the list"):
             hvd.init(comm=chosen)
         assert not hvd.is_initialized()
-    MPI.COMM_WORLD.Barrier()
+    barrier()
     hvd.init()
     works()
 

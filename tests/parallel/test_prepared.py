@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from mpi4py import MPI
 from torch import nn
 
 import horovod.torch as hvd
@@ -14,6 +13,7 @@ from horovod import _engine
 from horovod.common import basics
 from horovod.torch.collectives import start
 from horovod.torch.collectives.prepared import DTYPES, Prepared, PreparedGroup
+from tiers.between_ranks import barrier
 
 
 def prepared(tensor: torch.Tensor, name: str = "x") -> Prepared:
@@ -116,12 +116,12 @@ def test_every_way_refuses_a_name_in_flight(
     name = f"twice.{by_c}"
     for _ in range(3):
         if rank == size - 1:  # the others' cannot end before
-            MPI.COMM_WORLD.Barrier()
+            barrier()
         first = hvd.allreduce_async_(torch.ones(3), name=name)
         if rank < size - 1:
             with pytest.raises(ValueError, match=name):
                 hvd.allreduce_async_(torch.ones(3), name=name)
-            MPI.COMM_WORLD.Barrier()
+            barrier()
         assert torch.equal(hvd.synchronize(first), torch.ones(3))
 
 

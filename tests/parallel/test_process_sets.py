@@ -12,6 +12,7 @@ import horovod.torch as hvd
 from horovod.common import process_sets
 from horovod.torch import mpi_ops
 from parallel.values import make
+from tiers.between_ranks import needs_mpi
 
 Halves = tuple[hvd.ProcessSet, hvd.ProcessSet]
 
@@ -244,6 +245,7 @@ def test_ranks_that_ask_for_different_sets_learn_it_together(rank: int, size: in
     hvd.remove_process_set(works)
 
 
+@needs_mpi
 def test_sets_of_communicators_are_for_init_only() -> None:
     from mpi4py import MPI
 
@@ -273,6 +275,7 @@ def test_static_sets(rank: int, size: int) -> None:
     hvd.remove_process_set(hvd.add_process_set([0]))
 
 
+@needs_mpi
 @pytest.mark.usefixtures("two_ranks")
 def test_static_sets_of_communicators(rank: int, size: int) -> None:
     from mpi4py import MPI

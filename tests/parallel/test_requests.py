@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tiers.between_ranks import barrier
 
 
 def test_a_name_in_flight_is_refused() -> None:
@@ -80,16 +81,14 @@ def test_wrong_reductions_are_refused() -> None:
 
 def test_an_interrupted_wait_leaves_the_job_usable(rank: int, size: int) -> None:
     """Ctrl-C in a wait is seen at once; the operation's memory lives until it is complete."""
-    from mpi4py import MPI
-
     if size > 1 and rank == 0:
         handle = hvd.allreduce_async(torch.ones(100_000), name="interrupted")
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
             hvd.synchronize(handle)
-        MPI.COMM_WORLD.Barrier()
+        barrier()
     elif size > 1:
-        MPI.COMM_WORLD.Barrier()
+        barrier()
         hvd.allreduce(torch.ones(100_000), name="interrupted")
     for _ in range(3):
         assert torch.equal(hvd.allreduce(torch.ones(3)), torch.ones(3))
@@ -97,8 +96,6 @@ def test_an_interrupted_wait_leaves_the_job_usable(rank: int, size: int) -> None
 
 def test_an_interrupted_repetition_leaves_the_job_usable(rank: int, size: int) -> None:
     """The same of an operation that is prepared, started and waited for in one call."""
-    from mpi4py import MPI
-
     tensor = torch.ones(100_000)
     for _ in range(3):
         hvd.allreduce_(tensor, name="interrupted.too")
@@ -107,9 +104,9 @@ def test_an_interrupted_repetition_leaves_the_job_usable(rank: int, size: int) -
         with pytest.raises(KeyboardInterrupt):
             hvd.allreduce_(tensor, name="interrupted.too")
         del tensor
-        MPI.COMM_WORLD.Barrier()
+        barrier()
     elif size > 1:
-        MPI.COMM_WORLD.Barrier()
+        barrier()
         hvd.allreduce_(tensor, name="interrupted.too")
     for _ in range(3):
         assert torch.equal(hvd.allreduce(torch.ones(3), name="interrupted.not"), torch.ones(3))

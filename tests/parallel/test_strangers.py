@@ -18,6 +18,7 @@ import torch
 import horovod
 import horovod.torch as hvd
 from horovod import _engine
+from tiers.between_ranks import WITHOUT_MPI
 
 Restart = Callable[[dict[str, str]], None]
 
@@ -39,19 +40,19 @@ class Strangers:
     """Who finds the port and the socket's name of a rendezvous, and stays until ``leave``."""
 
     def __init__(self) -> None:
-        self.addresses: list[str] = []
+        self.ports: list[str] = []
         self._sockets: list[socket.socket] = []
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def come(self, address: str) -> None:
-        self.addresses.append(address)
-        name, port, *_ = address.split()
+    def come(self, port: str, name: str = "") -> None:
+        """Come to a TCP port, and to the abstract Unix socket ``name`` where there is one."""
+        self.ports.append(port)
+        places: list[tuple[int, object]] = [(socket.AF_INET, ("127.0.0.1", int(port)))]
+        if name:
+            places.append((socket.AF_UNIX, "\0" + name))
         for said in SAID:
-            for family, place in (
-                (socket.AF_INET, ("127.0.0.1", int(port))),
-                (socket.AF_UNIX, "\0" + name),
-            ):
+            for family, place in places:
                 stranger = socket.socket(family)
                 stranger.connect(place)
                 with suppress(OSError):
@@ -83,21 +84,28 @@ def test_port_scanners_and_web_clients_change_nothing(
 ) -> None:
     strangers = Strangers()
 
-    def rendezvous(key: bytes) -> _engine.Rendezvous:
-        made = real(key)
-        strangers.come(made.address)
+    def rendezvous(key: bytes, interfaces: str = "") -> _engine.Rendezvous:
+        made = real(key, interfaces)
+        name, port, *_ = made.address.split()
+        strangers.come(port, name)
         return made
 
-    real = _engine.Rendezvous
+    def listener(own: int, key: bytes, interfaces: str = "") -> _engine.TcpListener:
+        made = real_listener(own, key, interfaces)
+        strangers.come(made.address.split()[0])
+        return made
+
+    real, real_listener = _engine.Rendezvous, _engine.TcpListener
     try:
         with monkeypatch.context() as patch:
             patch.setattr(_engine, "Rendezvous", rendezvous)
+            patch.setattr(_engine, "TcpListener", listener)
             for _ in range(2):
                 restart({})
                 works()
     finally:
         strangers.leave()
-    assert len(strangers.addresses) == (2 if rank == 0 else 0)
+    assert len(strangers.ports) == 2 * ((rank == 0) + WITHOUT_MPI)
 
 
 @pytest.mark.usefixtures("two_ranks")

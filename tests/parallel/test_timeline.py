@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from tiers.between_ranks import barrier
 
 Event = dict[str, Any]
 HOST = (0, 0)
@@ -92,12 +93,10 @@ def test_every_negotiation_has_a_tick_per_rank_cached_or_not(
 def test_files_of_all_ranks_are_on_one_clock(
     restart: Callable[..., None], folder: Path, rank: int, size: int
 ) -> None:
-    from mpi4py import MPI
-
     restart({"HOROVOD_TIMELINE": str(folder / "{rank}.json")})
     hvd.allreduce(torch.ones(2), name="x")
     hvd.shutdown()
-    MPI.COMM_WORLD.Barrier()
+    barrier()
     if rank == 0:
         files = [load(folder / f"{r}.json") for r in range(size)]
         facts = [events[0]["args"] for events in files]
@@ -106,7 +105,7 @@ def test_files_of_all_ranks_are_on_one_clock(
         # One machine: all steady clocks are the same one.
         for fact in facts:
             assert abs(fact["clock_offset_ns"]) <= fact["clock_offset_error_ns"] + 1000
-    MPI.COMM_WORLD.Barrier()
+    barrier()
     hvd.init()
 
 

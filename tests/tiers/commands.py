@@ -123,10 +123,13 @@ def parallel(environ: Environ) -> Counts:
 
 
 def ranks(folder: str, size: int, environ: Environ, limit_s: float) -> Counts:
-    """Run tests/``folder`` under mpirun."""
+    """Run tests/``folder`` under mpirun; with TRANSPORT=tcp without MPI."""
     prefix, name = _fresh(f"{folder.replace('/', '-')}-{size}")
     command: list[str | Path] = [mpirun(), "-n", str(size), "--bind-to", "none"]
-    command += ["--map-by", ":OVERSUBSCRIBE", sys.executable, "tests/tiers/rank_pytest.py"]
+    command += ["--map-by", ":OVERSUBSCRIBE"]
+    if environ.get("TRANSPORT") == "tcp":
+        command = [sys.executable, "tests/tiers/tcp_ranks.py", "-n", str(size)]
+    command += [sys.executable, "tests/tiers/rank_pytest.py"]
     try:
         code = run([*command, prefix.absolute(), f"tests/{folder}", "-q"], environ, limit_s)
     except subprocess.TimeoutExpired as error:

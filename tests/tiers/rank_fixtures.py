@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import horovod.torch as hvd
+from tiers.between_ranks import OF_THE_LAUNCHER
 
 
 def use_own_temporary_folder() -> None:
@@ -30,7 +31,7 @@ def restart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, str
         hvd.shutdown()
         for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
             monkeypatch.delenv(name)
-        for name, value in environ.items():
+        for name, value in (OF_THE_LAUNCHER | environ).items():
             monkeypatch.setenv(name, value)
         hvd.init()
 

@@ -1,4 +1,4 @@
-"""Runs pytest on one rank of an MPI job; each rank leaves its own JUnit file.
+"""Runs pytest on one rank of a job; each rank leaves its own JUnit file.
 
 mpirun -n 2 python tests/tiers/rank_pytest.py REPORT_PREFIX PYTEST_ARGUMENTS...
 """
@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 def main(prefix: str, arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 """Start and end of the runtime, and the questions that scripts ask: rank, size, build.
 
-``init`` is the only place that starts MPI; how all ranks agree and make the engine is in
-``horovod.common.starting``.
+``init`` is the only place that joins ranks, by MPI or without it; how all ranks agree and make the
+engine is in ``horovod.common.starting``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from horovod import _engine
-from horovod.common import cuda_libraries, mpi, mpi_library, operation, timeline
-from horovod.common.launched import singleton_error
+from horovod.common import cuda_libraries, mpi, mpi_library, operation, secret, timeline
+from horovod.common.launched import (
+    CONTROLLER,
+    Launched,
+    Launcher,
+    LaunchError,
+    find,
+    singleton_error,
+)
 from horovod.common.settings import Settings
 from horovod.common.starting import Job, Start, TunerLink, start_job
+from horovod.common.tcp import WithoutMpi
+from horovod.common.tcp_world import TcpWorld, meet
+from horovod.common.world import World
 
 logger = logging.getLogger("horovod")
 
@@ -56,13 +65,10 @@ class _Process:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     job: Job | None = None
-    mpi: Any = None
-    owns_mpi: bool = False
-    exit_comm: Any = None
+    world: World | None = None
+    """All processes that the launcher of this one has started."""
     engine_failed: bool = False
     """Whether the newest job has ended by an error."""
-    ended: list[Any] = field(default_factory=list)
-    """Communicators of jobs that have ended."""
     forked: bool = False
 
 
@@ -80,22 +86,17 @@ def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
 
     Raises:
         ValueError: A setting is wrong, or the ranks disagree on one; the same error on every rank.
-        RuntimeError: No MPI, a wrong launcher, a forked child, or the ranks do not connect.
+        RuntimeError: Ranks of MPI and no MPI, a wrong launcher, a forked child, or the ranks do not
+            meet or connect.
     """
     with _process.lock:
         if _process.job is not None:
             return
         _refuse_forked()
         began_ns = time.monotonic_ns()
-        _start_mpi()
-        mpi.free_all(_process.ended)
-        communicator = mpi.job_communicator(_process.mpi, comm)
-        if _process.exit_comm is None:
-            _process.exit_comm = communicator.Dup()
         _process.job = start_job(
             Start(
-                mpi=_process.mpi,
-                communicator=communicator,
+                world=_start_world().subset(comm),
                 process_sets=process_sets,
                 tuner=tuner,
                 init_began_ns=began_ns,
@@ -121,7 +122,7 @@ def shutdown() -> None:
             _process.engine_failed = True
         _process.engine_failed = _process.engine_failed or job.engine.failed
         timeline.files.release()
-        _process.ended.append(job.communicator)
+        job.world.leave()
         operation.forget()
 
 
@@ -216,9 +217,11 @@ def settings() -> Settings:
 
 
 def mpi_threads_supported() -> bool:
-    """**Local.** Return whether MPI provides THREAD_MULTIPLE. ValueError before ``init``."""
-    job()
-    return bool(_process.mpi.Query_thread() == _process.mpi.THREAD_MULTIPLE)
+    """**Local.** Return whether MPI provides THREAD_MULTIPLE, False in a job without MPI.
+
+    ValueError before ``init``.
+    """
+    return job().world.has_threads
 
 
 def mpi_built() -> bool:
@@ -227,18 +230,23 @@ def mpi_built() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """**Local.** Return whether collectives go through MPI."""
-    return mpi_built()
+    """**Local.** Return whether MPI joins the ranks; before ``init`` whether it would."""
+    if _process.world is not None:
+        return _process.world.kind == "mpi"
+    try:
+        return _is_for_mpi(find(os.environ, has_mpi=True)) and mpi_built()
+    except LaunchError:
+        return False
 
 
 def gloo_built() -> bool:
-    """**Local.** Return False: there is no gloo in this build."""
-    return False
+    """**Local.** Return True: jobs run without MPI, over TCP as with gloo; it is our own."""
+    return True
 
 
 def gloo_enabled() -> bool:
-    """**Local.** Return False: there is no gloo in this build."""
-    return False
+    """**Local.** Return whether the job does without MPI; before ``init`` whether it would."""
+    return not mpi_enabled()
 
 
 def nccl_built() -> int:
@@ -290,35 +298,61 @@ def _refuse_forked() -> None:
     if _process.forked:
         raise RuntimeError(
             "Horovod cannot communicate in a forked child (e.g. a DataLoader worker): the engine "
-            "and MPI stay with the parent; communicate there, or start the child by 'spawn'"
+            "stays with the parent; communicate there, or start the child by 'spawn'"
         )
 
 
-def _start_mpi() -> None:
-    if _process.mpi is None:
-        module, owns = mpi.start()
-        _process.mpi, _process.owns_mpi = module, owns
+def _start_world() -> World:
+    """Return all processes that the launcher has started; start MPI where it has to join them.
+
+    Raises:
+        RuntimeError: They cannot be joined.
+    """
+    if _process.world is None:
+        _process.world = _find_world()
         atexit.register(_at_exit)
         os.register_at_fork(after_in_child=_after_fork_in_child)
-    wrong_launcher = singleton_error(_process.mpi.COMM_WORLD.size, os.environ)
-    if wrong_launcher:
-        raise RuntimeError(wrong_launcher)
+    if _process.world.kind == "mpi":
+        wrong_launcher = singleton_error(_process.world.size, os.environ)
+        if wrong_launcher:
+            raise RuntimeError(wrong_launcher)
+    return _process.world
+
+
+def _find_world() -> World:
+    """Return the world that the environment says; without MPI nothing of it is imported."""
+    launched = find(os.environ, has_mpi=True)
+    if _is_for_mpi(launched):
+        try:
+            return mpi.start_world()
+        except mpi.NoMpiError:
+            launched = find(os.environ, has_mpi=False)
+            if launched.needs_mpi:
+                raise
+    return WithoutMpi(None if launched.place is None else _join(launched))
+
+
+def _is_for_mpi(launched: Launched) -> bool:
+    """Return whether MPI joins the ranks; a process that nobody has started is alone in its MPI."""
+    if launched.launcher is Launcher.NONE:
+        return os.environ.get(CONTROLLER, "").strip().lower() != "gloo"
+    return launched.needs_mpi
+
+
+def _join(launched: Launched) -> TcpWorld:
+    """**Collective.** Return all ranks of the launcher."""
+    place = launched.place
+    assert place is not None
+    key = os.environ.get(secret.ENV, "")
+    return meet(launched.rank, launched.size, place.host, place.port, key, None)
 
 
 def _at_exit() -> None:
-    if _process.forked:
+    if _process.forked or _process.world is None:
         return
     raised = getattr(sys, "last_value", None) is not None
     shutdown()
-    mpi.end(
-        _process.mpi,
-        _process.exit_comm,
-        failed=_process.engine_failed,
-        pending=_engine.messages_were_left_behind(),
-        raised=raised,
-        ours=_process.owns_mpi,
-        leave=_leave,
-    )
+    _process.world.end(failed=_process.engine_failed, raised=raised, leave=_leave)
 
 
 def _leave(code: int) -> None:
@@ -334,6 +368,8 @@ def _after_fork_in_child() -> None:
     """Refuse the engine in a forked child, never destroy it there; ranks stay known."""
     _process.forked = True
     _process.lock = threading.RLock()
+    if _process.world is not None:
+        _process.world.forget()
     job = _process.job
     if job is None:
         return

@@ -1,19 +1,21 @@
-"""MPI as the runtime sees it: start and end by mpi4py, the job's topology, agreement at init.
+"""MPI as the runtime sees it: start and end by mpi4py, a job's communicators.
 
-``mpi4py.MPI`` starts MPI when it is imported, so nothing imports it before ``hvd.init()``. Where we
-are the first to import it we also end MPI ourselves, at exit, in the process that started it: a
-forked child never ends it, and a process whose engine failed leaves without (MPI's finalize could
-hang).
+``mpi4py.MPI`` starts MPI when it is imported, so nothing imports it before ``hvd.init()``, and
+nothing at all in a job without MPI. Where we are the first to import it we also end MPI ourselves,
+at exit, in the process that started it: a forked child never ends it, and a process whose engine
+failed leaves without (MPI's finalize could hang).
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from horovod import _engine
+from horovod.common import mpi_library
+from horovod.common.world import chosen_ranks, is_list_of_ranks, number_hosts
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -22,40 +24,20 @@ PATIENCE_SECONDS = 2.0
 """How long a rank that has met an error waits for the others before it leaves without MPI's end."""
 POLL_SECONDS = 0.001
 """Waiting ranks sleep between tests: the core may be needed by the rank they wait for."""
+ROUND_TRIPS = 12
+"""Of ``clock``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Topology:
-    """Place of this rank in the job.
-
-    Attributes:
-        rank, size: Among all ranks.
-        local_rank, local_size: Among the ranks of this host.
-        cross_rank, cross_size: Among the ranks of equal local_rank, one per host.
-        homogeneous: All hosts run the same number of ranks.
-        hosts: Number of each rank's host, counted from 0 in the order of first ranks.
-        host_names: Name of each rank's host, for people; one name may stand for several hosts.
-        cores: Those that the ranks of this host may use together: a launcher may have bound each to
-            its own. Empty where that is not known.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    homogeneous: bool
-    hosts: tuple[int, ...]
-    host_names: tuple[str, ...] = ()
-    cores: frozenset[int] = frozenset()
+class NoMpiError(RuntimeError):
+    """There is no MPI that mpi4py can load."""
 
 
 def start() -> tuple[Any, bool]:
     """**Local.** Return (the module ``mpi4py.MPI``, whether ending MPI is up to us); starts MPI.
 
     Raises:
-        RuntimeError: mpi4py is missing or finds no MPI library, or MPI was already ended.
+        NoMpiError: mpi4py is missing or finds no MPI library.
+        RuntimeError: MPI was already ended.
     """
     ours = "mpi4py.MPI" not in sys.modules
     try:
@@ -66,7 +48,7 @@ def start() -> tuple[Any, bool]:
             mpi4py.rc.finalize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise RuntimeError(
+        raise NoMpiError(
             f"hvd.init() cannot start MPI through mpi4py: {error}; see 'horovodrun --check-build'"
         ) from error
     if MPI.Is_finalized():
@@ -94,82 +76,157 @@ def thread_error(mpi: Any, size: int) -> str | None:
     )
 
 
-def job_communicator(mpi: Any, comm: object) -> MPI.Comm:
-    """Return a communicator of our own for the ranks of the job. **Collective** over those ranks.
+class MpiWorld:
+    """All processes that MPI's launcher has started, or those of a job. Implements ``World``.
 
     Args:
-        mpi: The module ``mpi4py.MPI``.
-        comm: None (all ranks), a list of world ranks, or an mpi4py communicator.
+        module: The module ``mpi4py.MPI``.
+        comm: Its processes; of a job: for us alone.
+        ours: Ending MPI is up to us.
+        started: The world that a job's world is of; None: this is all.
+    """
+
+    kind: Literal["mpi", "tcp"] = "mpi"
+    name = "MPI"
+
+    def __init__(
+        self, module: Any, comm: MPI.Comm, *, ours: bool, started: MpiWorld | None = None
+    ) -> None:
+        self._mpi, self._comm, self._ours, self._started = module, comm, ours, started
+        self._exit_comm: MPI.Comm | None = None
+        self._ended: list[MPI.Comm] = []
+
+    @property
+    def version(self) -> str:
+        """Name and version of the library."""
+        text: str = self._mpi.Get_library_version()
+        return text.split(",")[0].strip()
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._comm.rank
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self._comm.size
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether MPI provides THREAD_MULTIPLE."""
+        return bool(self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE)
+
+    def allgather(self, value: Any) -> list[Any]:
+        """As of ``World``."""
+        return self._comm.allgather(value)
+
+    def wait(self) -> None:
+        """As of ``World``."""
+        wait(self._comm, seconds=None)
+
+    def bcast(self, value: Any) -> Any:
+        """As of ``World``."""
+        return self._comm.bcast(value, root=0)
+
+    def find_hosts(self) -> tuple[int, ...]:
+        """Return as of ``World``: MPI says who can share memory."""
+        local = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED, self._comm.rank)
+        leaders = self._comm.allgather(local.bcast(self._comm.rank, root=0))
+        local.Free()
+        return number_hosts(leaders)
+
+    def host_name(self) -> str:
+        """As of ``World``."""
+        return str(self._mpi.Get_processor_name())
+
+    def clock(self) -> tuple[int, int]:
+        """As of ``World``.
+
+        Cristian's algorithm: rank 0 answers with its time; the shortest of some round trips bounds
+        the error.
+        """
+        if self.rank == 0:
+            for rank in range(1, self.size):
+                for _ in range(ROUND_TRIPS):
+                    self._comm.recv(source=rank)
+                    self._comm.send(time.monotonic_ns(), dest=rank)
+            return 0, 0
+        return min((self._ask_time() for _ in range(ROUND_TRIPS)), key=lambda reading: reading[1])
+
+    def _ask_time(self) -> tuple[int, int]:
+        sent = time.monotonic_ns()
+        self._comm.send(None, dest=0)
+        theirs = self._comm.recv(source=0)
+        received = time.monotonic_ns()
+        return (sent + received) // 2 - theirs, (received - sent + 1) // 2
+
+    def subset(self, comm: object) -> MpiWorld:
+        """As of ``World``. What earlier jobs have left is freed: their ranks are all here again."""
+        while self._ended:
+            self._ended.pop(0).Free()
+        chosen = self._job_communicator(comm)
+        if self._exit_comm is None:
+            self._exit_comm = chosen.Dup()
+        return MpiWorld(self._mpi, chosen, ours=self._ours, started=self)
+
+    def _job_communicator(self, comm: object) -> MPI.Comm:
+        if comm is None or (isinstance(comm, Sequence) and not comm):
+            return self._comm.Dup()
+        if isinstance(comm, self._mpi.Comm):
+            return comm.Dup()  # type: ignore[no-any-return]
+        if not is_list_of_ranks(comm):
+            raise ValueError(
+                f"hvd.init(comm=...): expected None, a list of ranks or an mpi4py "
+                f"communicator, got {comm!r}"
+            )
+        ranks = chosen_ranks(comm, self.rank, self.size)  # type: ignore[arg-type]
+        group = self._comm.group.Incl(list(ranks))
+        created: MPI.Comm = self._comm.Create_group(group)  # type: ignore[attr-defined]
+        group.Free()
+        return created
+
+    def ranks_of(self, comm: Any) -> tuple[int, ...]:
+        """As of ``World``."""
+        group = comm.Get_group()
+        return tuple(self._mpi.Group.Translate_ranks(group, None, self._comm.Get_group()))
+
+    def error(self) -> str | None:
+        """As of ``World``."""
+        return thread_error(self._mpi, self.size)
+
+    def transport(
+        self, key: bytes, hosts: Sequence[int], interfaces: str
+    ) -> _engine.Transport | None:
+        """Return as of ``World``; MPI is told itself which interfaces it may use."""
+        del key, hosts, interfaces
+        return None if self.size == 1 else mpi_library.transport(self._mpi, self._comm)
+
+    def free(self) -> None:
+        """As of ``World``."""
+        self._comm.Free()
+
+    def leave(self) -> None:
+        """As of ``World``. What is on its way stays MPI's until it is complete."""
+        if self._started is not None:
+            self._started._ended.append(self._comm)
+
+    def forget(self) -> None:
+        """As of ``World``; MPI stays with the parent."""
+
+    def end(self, *, failed: bool, raised: bool, leave: Callable[[int], None]) -> None:
+        """As of ``World``."""
+        end(self._mpi, self._exit_comm, failed=failed, raised=raised, ours=self._ours, leave=leave)
+
+
+def start_world() -> MpiWorld:
+    """**Local.** Start MPI; return the world of all processes that its launcher has started.
 
     Raises:
-        ValueError: ``comm`` is something else, or leaves this process out.
+        RuntimeError: As of ``start``.
     """
-    world = mpi.COMM_WORLD
-    if comm is None or (isinstance(comm, Sequence) and not comm):
-        result: MPI.Comm = world.Dup()
-        return result
-    if isinstance(comm, mpi.Comm):
-        return comm.Dup()  # type: ignore[no-any-return]
-    if not isinstance(comm, Sequence) or not all(isinstance(rank, int) for rank in comm):
-        raise ValueError(
-            f"hvd.init(comm=...): expected None, a list of ranks or an mpi4py "
-            f"communicator, got {comm!r}"
-        )
-    if world.rank not in comm:
-        raise ValueError(f"hvd.init(comm={list(comm)}): rank {world.rank} is not in the list")
-    group = world.group.Incl(list(comm))
-    created: MPI.Comm = world.Create_group(group)
-    group.Free()
-    return created
-
-
-def free_all(comms: list[MPI.Comm]) -> None:
-    """**Collective** over the ranks of each. Free communicators and forget them.
-
-    What is on its way in one stays MPI's until it is complete.
-    """
-    while comms:
-        comms.pop(0).Free()
-
-
-def find_topology(mpi: Any, comm: MPI.Comm, host_name: str | None) -> Topology:
-    """**Collective.** Return this rank's place.
-
-    Ranks share a host when MPI says that they can share memory; where any rank has a ``host_name``
-    (HOROVOD_HOSTNAME), when their names are equal.
-    """
-    own_name = host_name or mpi.Get_processor_name()
-    names = comm.allgather((own_name, host_name is not None))
-    host_names = tuple(name for name, _ in names)
-    if any(is_given for _, is_given in names):
-        local = comm.Split(host_names.index(own_name), comm.rank)
-    else:
-        local = comm.Split_type(mpi.COMM_TYPE_SHARED, comm.rank)
-    cross = comm.Split(local.rank, comm.rank)
-    leaders = comm.allgather(local.bcast(comm.rank, root=0))
-    order = list(dict.fromkeys(leaders))
-    hosts = tuple(order.index(leader) for leader in leaders)
-    topology = Topology(
-        rank=comm.rank,
-        size=comm.size,
-        local_rank=local.rank,
-        local_size=local.size,
-        cross_rank=cross.rank,
-        cross_size=cross.size,
-        homogeneous=len({hosts.count(host) for host in set(hosts)}) == 1,
-        hosts=hosts,
-        host_names=host_names,
-        cores=frozenset().union(*local.allgather(os.sched_getaffinity(0))),
-    )
-    cross.Free()
-    local.Free()
-    return topology
-
-
-def gather_all(comm: MPI.Comm, value: Any) -> list[Any]:
-    """**Collective.** Return every rank's ``value``, by rank, and sleep while waiting."""
-    wait(comm, seconds=None)
-    return comm.allgather(value)
+    module, ours = start()
+    return MpiWorld(module, module.COMM_WORLD, ours=ours)
 
 
 def wait(comm: MPI.Comm, seconds: float | None) -> bool:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+if TYPE_CHECKING:
+    from horovod.common.world import World
 
 Ranks = tuple[int, ...]
 
@@ -125,21 +128,20 @@ def read_static_sets(argument: object) -> list[ProcessSet]:
     return sets
 
 
-def requested_ranks(process_set: ProcessSet, mpi: Any, job: Any) -> Ranks:
-    """**Local.** Return the ranks within ``job``, an mpi4py communicator, that the set asks for.
+def requested_ranks(process_set: ProcessSet, world: World) -> Ranks:
+    """**Local.** Return the ranks of ``world``, a job's, that the set asks for.
 
     Raises:
         ValueError: Some of them are not in the job, or there are none.
     """
     ranks = tuple(process_set.ranks or ())
     if process_set.mpi_comm is not None:
-        group = process_set.mpi_comm.Get_group()
-        ranks = tuple(mpi.Group.Translate_ranks(group, None, job.Get_group()))
-    wrong = [rank for rank in ranks if not 0 <= rank < job.size]
+        ranks = world.ranks_of(process_set.mpi_comm)
+    wrong = [rank for rank in ranks if not 0 <= rank < world.size]
     if wrong or not ranks:
         what = f"rank {wrong[0]}" if wrong and wrong[0] >= 0 else "ranks that are not in the job"
         raise ValueError(
-            f"process set {list(ranks)}: expected ranks from 0 to {job.size - 1}, got "
+            f"process set {list(ranks)}: expected ranks from 0 to {world.size - 1}, got "
             + (what if ranks else "none")
         )
     return tuple(sorted(ranks))

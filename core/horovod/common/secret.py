@@ -1,7 +1,8 @@
 """The key by which ranks know each other: what rank 0 draws, and what the user's secret adds.
 
-MPI carries rank 0's random bytes to all ranks. Between hosts it does so unencrypted; who can listen
-there knows the key, unless a secret that was on all hosts before is a part of it.
+What joins the ranks, MPI or their meeting point, carries rank 0's random bytes to all of them.
+Between hosts it does so unencrypted; who can listen there knows the key, unless a secret that was
+on all hosts before is a part of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    from horovod.common.world import World
 
 ENV = "HOROVOD_SECRET_KEY"
 LEAST_CHARACTERS = 16
@@ -47,7 +48,7 @@ def parse(text: str) -> Secret:
     return Secret(text)
 
 
-def job_key(comm: MPI.Comm, secret: Secret | None) -> bytes:
-    """**Collective.** Return the key of this job, 32 bytes; equal on all ranks of ``comm``."""
-    drawn: bytes = comm.bcast(os.urandom(_KEY_BYTES) if comm.rank == 0 else b"", root=0)
+def job_key(world: World, secret: Secret | None) -> bytes:
+    """**Collective.** Return the key of this job, 32 bytes; equal on all ranks of ``world``."""
+    drawn: bytes = world.bcast(os.urandom(_KEY_BYTES) if world.rank == 0 else b"")
     return drawn if secret is None else hmac.digest(secret.text.encode(), drawn, "sha256")

@@ -30,8 +30,6 @@ _LEVEL_SYNONYMS = {
 """Names of levels in other loggers, which job scripts pass on: the nearest of ours."""
 
 IGNORED_VARIABLES = (
-    "HOROVOD_GLOO_TIMEOUT_SECONDS",
-    "HOROVOD_GLOO_IFACE",
     "HOROVOD_TORUS_ALLREDUCE",
     "HOROVOD_BATCH_D2D_MEMCOPIES",
     "HOROVOD_ENABLE_ASYNC_COMPLETION",
@@ -131,14 +129,15 @@ def _cores(text: str) -> tuple[int, ...]:
     return tuple(int(core) for core in cores)
 
 
-def _only_mpi(env: str) -> Callable[[str], str | Substitute]:
+def _mpi_or_gloo(env: str) -> Callable[[str], str | Substitute]:
     def parse(text: str) -> str | Substitute:
-        if text.lower() == "mpi":
-            return "mpi"
-        if text.lower() not in ("gloo", "ccl", "ddl", "nccl"):
-            raise _wrong(env, "mpi", text)
-        remark = f"{env}={text}: this build has no {text.lower()}; the job uses mpi"
-        return Substitute(value="mpi", remark=remark)
+        name = text.lower()
+        if name in ("mpi", "gloo"):
+            return name
+        if name not in ("ccl", "ddl", "nccl"):
+            raise _wrong(env, "mpi or gloo (own TCP)", text)
+        remark = f"{env}={text}: this build has no {name}; the job uses what started it"
+        return Substitute(value="", remark=remark)
 
     return parse
 
@@ -188,10 +187,16 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
         default=False,
         agree=False,
     ),
-    Variable(env="HOROVOD_CONTROLLER", parse=_only_mpi("HOROVOD_CONTROLLER"), default="mpi"),
+    Variable(env="HOROVOD_CONTROLLER", parse=_mpi_or_gloo("HOROVOD_CONTROLLER"), default=""),
     Variable(
-        env="HOROVOD_CPU_OPERATIONS", parse=_only_mpi("HOROVOD_CPU_OPERATIONS"), default="mpi"
+        env="HOROVOD_CPU_OPERATIONS", parse=_mpi_or_gloo("HOROVOD_CPU_OPERATIONS"), default=""
     ),
+    Variable(
+        env="HOROVOD_GLOO_TIMEOUT_SECONDS",
+        parse=real("HOROVOD_GLOO_TIMEOUT_SECONDS", 1e-3, 240 * _HOUR, " of seconds"),
+        agree=False,
+    ),
+    Variable(env="HOROVOD_GLOO_IFACE", parse=str, agree=False),
 )
 
 
@@ -305,6 +310,12 @@ class RankReport:
     error: str | None = None
     start: Mapping[str, Any] | None = None
     process_sets: tuple[tuple[tuple[int, ...], bool], ...] = ()
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """The fields in order, as plain values."""
+        start = None if self.start is None else dict(self.start)
+        return dict(self.to_agree), self.error, start, self.process_sets
 
 
 def find_error(reports: list[RankReport]) -> str | None:

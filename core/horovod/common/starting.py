@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from horovod import _engine
-from horovod.common import advice, builds, mpi, mpi_library, secret, timeline
+from horovod.common import advice, builds, secret, timeline
 from horovod.common.process_set import (
     ProcessSet,
     agree_static_sets,
@@ -23,6 +23,7 @@ from horovod.common.process_set import (
     requested_ranks,
 )
 from horovod.common.settings import LOG_LEVELS, RankReport, Settings, find_error
+from horovod.common.world import Topology, World, find_topology
 
 logger = logging.getLogger("horovod")
 
@@ -34,7 +35,7 @@ class TunerLink(Protocol):
         """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
 
     def prepare(
-        self, settings: Settings, topology: mpi.Topology, mpi_version: str
+        self, settings: Settings, topology: Topology, mpi_version: str
     ) -> Mapping[str, Any] | None:
         """**Rank 0 only.** Start, before the engine exists; ValueError when the job cannot tune.
 
@@ -56,15 +57,13 @@ class Start:
     """What a job is started with.
 
     Attributes:
-        mpi: The module ``mpi4py.MPI``.
-        communicator: All ranks of the job; the engine owns it afterwards.
+        world: All ranks of the job.
         process_sets: As the script gave them to ``hvd.init``.
         tuner: The way to the autotuner.
         init_began_ns: When ``hvd.init`` was called (time.monotonic_ns).
     """
 
-    mpi: Any
-    communicator: Any
+    world: World
     process_sets: object
     tuner: TunerLink
     init_began_ns: int
@@ -76,7 +75,7 @@ class Job:
 
     Attributes:
         engine: Of this rank.
-        communicator: The engine's.
+        world: All its ranks.
         topology: This rank's place.
         settings: Of this rank.
         tuner: The way to the autotuner.
@@ -84,8 +83,8 @@ class Job:
     """
 
     engine: _engine.Engine
-    communicator: Any
-    topology: mpi.Topology
+    world: World
+    topology: Topology
     settings: Settings
     tuner: TunerLink
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)
@@ -139,28 +138,29 @@ def start_job(start: Start) -> Job:
         ValueError: A setting is wrong, or the ranks disagree; the same error on every rank.
         RuntimeError: The ranks do not connect.
     """
-    communicator, tuner = start.communicator, start.tuner
-    difference = builds.find_difference(communicator.allgather(builds.own_build()))
+    world, tuner = start.world, start.tuner
+    difference = builds.find_difference(world.allgather(builds.own_build()))
     if difference is not None:
-        communicator.Free()
+        world.free()
         raise ValueError(f"hvd.init(): {difference}")
     topology, parsed, report, sets = _read_own(start)
     if topology.rank == 0 and parsed is not None and not report.error:
         report = _prepare_tuner(start, parsed, topology, report)
-    reports = mpi.gather_all(communicator, report)
+    world.wait()
+    reports = [RankReport(*each) for each in world.allgather(report.values)]
     try:
         error, agreed_sets = _agree(reports)
         if error is not None or parsed is None:
-            communicator.Free()
+            world.free()
             raise ValueError(f"hvd.init(): {error}")
         parsed = parsed.with_params(reports[0].start)
-        _warn_once(parsed, topology)
+        _warn_once(parsed, topology, world)
         engine = _start_engine(start, topology, parsed)
     except Exception:
         tuner.finish()
         raise
     tuner.attach(engine)
-    job = Job(engine, communicator, topology, parsed, tuner)
+    job = Job(engine, world, topology, parsed, tuner)
     _make_process_sets(job, sets, agreed_sets)
     return job
 
@@ -191,41 +191,39 @@ def _make_process_sets(
 
 def _read_own(
     start: Start,
-) -> tuple[mpi.Topology, Settings | None, RankReport, Sequence[ProcessSet]]:
+) -> tuple[Topology, Settings | None, RankReport, Sequence[ProcessSet]]:
     """Return topology, settings, this rank's report and its process sets.
 
     Only the topology communicates.
     """
     host = os.environ.get("HOROVOD_HOSTNAME", "").strip() or None
-    topology = mpi.find_topology(start.mpi, start.communicator, host)
+    cores = sorted(os.sched_getaffinity(0))
+    topology = find_topology(start.world, host, cores)
     try:
         parsed = start.tuner.read_settings(os.environ)
         _core(parsed, topology)
         sets = read_static_sets(start.process_sets)
         ranks = tuple(
-            (requested_ranks(each, start.mpi, start.communicator), each.mpi_comm is not None)
-            for each in sets
+            (requested_ranks(each, start.world), each.mpi_comm is not None) for each in sets
         )
     except ValueError as error:
         return topology, None, RankReport({}, str(error)), ()
-    wrong = mpi.thread_error(start.mpi, topology.size)
-    report = RankReport(parsed.to_agree, wrong, process_sets=ranks)
+    report = RankReport(parsed.to_agree, start.world.error(), process_sets=ranks)
     return topology, parsed, report, sets
 
 
 def _prepare_tuner(
-    start: Start, parsed: Settings, topology: mpi.Topology, report: RankReport
+    start: Start, parsed: Settings, topology: Topology, report: RankReport
 ) -> RankReport:
     _configure_logging(parsed)
     try:
-        version = start.mpi.Get_library_version().split(",")[0].strip()
-        first = start.tuner.prepare(parsed, topology, version)
+        first = start.tuner.prepare(parsed, topology, start.world.version)
     except ValueError as error:
         return replace(report, error=str(error))
     return replace(report, start=first)
 
 
-def _core(parsed: Settings, topology: mpi.Topology) -> int:
+def _core(parsed: Settings, topology: Topology) -> int:
     """Return the core of this rank's engine thread, -1 for any."""
     cores = parsed["HOROVOD_THREAD_AFFINITY"]
     if not cores:
@@ -249,7 +247,7 @@ def _configure_logging(parsed: Settings) -> None:
         logger.addHandler(handler)
 
 
-def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
+def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
     """Say on rank 0 which settings have no effect, an unexpected one, or make the job slow."""
     _configure_logging(parsed)
     if topology.rank != 0:
@@ -273,8 +271,9 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
         logger.warning("%s", text)
     if topology.cross_size > 1 and parsed[secret.ENV] is None:
         logger.info(
-            "connections between hosts are proven by a key that MPI has carried unencrypted; where "
-            "others can listen to MPI, set %s to the same random text on every host",
+            "connections between hosts are proven by a key that %s has carried unencrypted; where "
+            "others can listen to it, set %s to the same random text on every host",
+            world.name,
             secret.ENV,
         )
     if len(os.sched_getaffinity(0)) == 1 and len(topology.cores) > 1:
@@ -285,7 +284,7 @@ def _warn_once(parsed: Settings, topology: mpi.Topology) -> None:
         )
 
 
-def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _engine.Engine:
+def _start_engine(start: Start, topology: Topology, parsed: Settings) -> _engine.Engine:
     """**Collective.** Create the engine on all ranks."""
     options = _engine.Options()
     options.params = _engine.Params(**parsed.params)
@@ -300,19 +299,22 @@ def _start_engine(start: Start, topology: mpi.Topology, parsed: Settings) -> _en
     options.log_level = parsed["HOROVOD_LOG_LEVEL"]
     options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
     _set_timeline(options, start, parsed)
-    key = secret.job_key(start.communicator, parsed[secret.ENV])
-    rendezvous = _engine.Rendezvous(key) if topology.rank == 0 and not alone else None
-    address = start.communicator.bcast(rendezvous.address if rendezvous else "", root=0)
-    transport = None if alone else mpi_library.transport(start.mpi, start.communicator)
+    world = start.world
+    key = secret.job_key(world, parsed[secret.ENV])
+    interfaces = parsed["HOROVOD_GLOO_IFACE"] if world.kind == "tcp" else ""
+    transport = world.transport(key, topology.hosts, interfaces or "")
+    is_first = topology.rank == 0 and not alone
+    rendezvous = _engine.Rendezvous(key, interfaces or "") if is_first else None
+    address = world.bcast(rendezvous.address if rendezvous else "")
     return _engine.Engine(options, rendezvous, address, key, transport)
 
 
 def _set_timeline(options: _engine.Options, start: Start, parsed: Settings) -> None:
     """**Collective.** Rank 0's variable decides whether clocks are compared."""
     path = parsed["HOROVOD_TIMELINE"]
-    communicator, began_ns = start.communicator, start.init_began_ns
-    several = communicator.bcast(timeline.RANK in (path or ""), root=0)
-    clock = timeline.common_clock(communicator, began_ns) if several else None
+    world, began_ns = start.world, start.init_began_ns
+    several = world.bcast(timeline.RANK in (path or ""))
+    clock = timeline.common_clock(world, began_ns) if several else None
     wanted = timeline.file_of(path, options.rank)
     options.timeline_path = timeline.files.claim(wanted, keep=True)
     if options.timeline_path != wanted:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    from horovod.common.world import World
 
 DYNAMIC = "DYNAMIC"
 """HOROVOD_TIMELINE=DYNAMIC: record nothing until ``hvd.start_timeline``."""
 RANK = "{rank}"
-ROUND_TRIPS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,38 +117,19 @@ def own_clock(origin_ns: int) -> Clock:
     return Clock(origin_ns=origin_ns, origin_epoch_us=(time.time_ns() - age_ns) // 1000)
 
 
-def common_clock(comm: MPI.Comm, origin_ns: int) -> Clock:
-    """Return rank 0's origin on this rank's clock. **Collective:** all ranks of ``comm``.
-
-    Cristian's algorithm: rank 0 answers with its time; the shortest of some round trips bounds the
-    error.
+def common_clock(world: World, origin_ns: int) -> Clock:
+    """Return rank 0's origin on this rank's clock. **Collective:** all ranks of ``world``.
 
     Args:
-        comm: The job's communicator.
+        world: The job's ranks.
         origin_ns: Of rank 0; elsewhere ignored.
     """
-    clock = comm.bcast(own_clock(origin_ns) if comm.rank == 0 else None, root=0)
-    if comm.rank == 0:
-        for rank in range(1, comm.size):
-            for _ in range(ROUND_TRIPS):
-                comm.recv(source=rank)
-                comm.send(time.monotonic_ns(), dest=rank)
-        return own_clock(origin_ns) if clock is None else clock
-    offset_ns, error_ns = min(
-        (_ask_time(comm) for _ in range(ROUND_TRIPS)), key=lambda reading: reading[1]
-    )
+    own = own_clock(origin_ns)
+    first_origin_ns, first_epoch_us = world.bcast((own.origin_ns, own.origin_epoch_us))
+    offset_ns, error_ns = world.clock()
     return Clock(
-        origin_ns=clock.origin_ns + offset_ns,
-        origin_epoch_us=clock.origin_epoch_us,
+        origin_ns=first_origin_ns + offset_ns,
+        origin_epoch_us=first_epoch_us,
         offset_ns=offset_ns,
         offset_error_ns=error_ns,
     )
-
-
-def _ask_time(comm: MPI.Comm) -> tuple[int, int]:
-    """Return (this rank's clock minus rank 0's, largest error), both in ns."""
-    sent = time.monotonic_ns()
-    comm.send(None, dest=0)
-    theirs = comm.recv(source=0)
-    received = time.monotonic_ns()
-    return (sent + received) // 2 - theirs, (received - sent + 1) // 2

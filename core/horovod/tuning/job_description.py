@@ -12,8 +12,8 @@ from autotune.service import protocol, variables
 from autotune.service.variables import tuner_settings
 from autotune.space import PARAMETERS
 from horovod import __version__
-from horovod.common.mpi import Topology
 from horovod.common.settings import Settings
+from horovod.common.world import Topology
 
 
 def inert_parameters(topology: Topology) -> dict[str, str]:

@@ -19,8 +19,8 @@ from autotune.service.session import SERVICE, Finished, State
 from autotune.service.session import Session as ServiceSession
 from autotune.trial import CommParams
 from horovod import _engine
-from horovod.common.mpi import Topology
 from horovod.common.settings import Settings
+from horovod.common.world import Topology
 from horovod.tuning.job_description import (
     inert_parameters,
     job_versions,

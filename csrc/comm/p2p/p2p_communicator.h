@@ -37,6 +37,7 @@ class P2pCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  Backend backend() const override { return transport_->backend(); }
   void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
                  double postscale) override;
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override;

@@ -5,6 +5,7 @@
 
 #include "common/errors.h"
 #include "common/log.h"
+#include "common/sockets.h"
 #include "engine/negotiation/check_response.h"
 
 namespace autotune {
@@ -530,7 +531,7 @@ void Cycle::check_connections(Clock::time_point now) {
   }
   if (!lost.empty()) {
     throw EngineError("no sign of life from the host of rank " + stalls_.named(lost) + " for " +
-                      std::to_string(Connection::lost_after.count()) + " s" + seen_here() +
+                      std::to_string(lost_after.count()) + " s" + seen_here() +
                       "; is it down, or the network between?");
   }
   if (closed.empty()) return;

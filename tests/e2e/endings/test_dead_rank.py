@@ -14,16 +14,36 @@ import pytest
 from e2e.commands import Commands, wait_until
 
 PEERS = Path(__file__).with_name("peers.py")
+WITHOUT_MPI = [sys.executable, str(Path(__file__).parents[2] / "tiers/tcp_ranks.py"), "-n", "3"]
 LAUNCHERS = {
     "mpirun": ["mpirun", "-n", "3", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"],
     "horovodrun": ["horovodrun", "-np", "3"],
+    "without MPI": WITHOUT_MPI,
 }
+A_HOST_EACH = ["sh", "-c", 'HOROVOD_HOSTNAME=host-$HOROVOD_RANK exec "$@"', "sh"]
 
 
 def pids(folder: Path) -> list[int]:
     files = [folder / f"pid-{rank}" for rank in range(3)]
     wait_until(lambda: all(file.exists() for file in files), 40)
     return [int(file.read_text()) for file in files]
+
+
+def test_a_rank_killed_in_a_transfer_over_tcp_ends_the_job_and_the_others_know_which(
+    commands: Commands,
+) -> None:
+    words = [*WITHOUT_MPI, *A_HOST_EACH, sys.executable, PEERS, "transfer", commands.folder]
+    process = commands.start(*words)
+    victim = pids(commands.folder)[1]
+    time.sleep(1)
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - killed < 10
+    assert process.returncode == 128 + signal.SIGKILL, err
+    for survivor in (0, 2):
+        text = (commands.folder / f"error-{survivor}").read_text()
+        assert re.search(r"rank 1 on host-1 ended its process .*\(seen on rank [02] of 3\)", text)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -41,13 +61,17 @@ def test_a_killed_rank_ends_the_job_and_the_others_know_which(
     for survivor in (0, 2):
         text = (commands.folder / f"error-{survivor}").read_text()
         assert re.search(r"rank 1 on \S+ ended its process .*\(seen on rank [02] of 3\)", text)
-    if launcher == "horovodrun":
+    if launcher != "mpirun":
         assert process.returncode == 128 + signal.SIGKILL
+    if launcher == "horovodrun":
         assert "rank 1 on" in err
 
 
-def test_a_killed_rank_is_seen_though_a_child_that_it_forked_lives(commands: Commands) -> None:
-    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "parent", commands.folder]
+@pytest.mark.parametrize("launcher", ["mpirun", "without MPI"])
+def test_a_killed_rank_is_seen_though_a_child_that_it_forked_lives(
+    launcher: str, commands: Commands
+) -> None:
+    words = [*LAUNCHERS[launcher], sys.executable, PEERS, "parent", commands.folder]
     process = commands.start(*words)
     victim = pids(commands.folder)[1]
     wait_until(lambda: (commands.folder / "child").exists())
@@ -78,17 +102,21 @@ def test_an_interrupt_in_a_wait_ends_the_job(commands: Commands) -> None:
     assert "KeyboardInterrupt" in err
 
 
-def test_forked_children_that_end_leave_the_job_alone(commands: Commands) -> None:
-    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "fork", commands.folder]
+@pytest.mark.parametrize("launcher", ["mpirun", "without MPI"])
+def test_forked_children_that_end_leave_the_job_alone(launcher: str, commands: Commands) -> None:
+    words = [*LAUNCHERS[launcher], sys.executable, PEERS, "fork", commands.folder]
     result = commands.run(*words, limit_s=60)
     assert result.returncode == 0, result.stderr
     assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))
 
 
-def test_a_job_that_has_begun_anew_after_an_error_ends_like_any_other(commands: Commands) -> None:
-    """With MPI's finalize and exit code 0."""
+@pytest.mark.parametrize("launcher", ["mpirun", "without MPI"])
+def test_a_job_that_has_begun_anew_after_an_error_ends_like_any_other(
+    launcher: str, commands: Commands
+) -> None:
+    """With MPI's finalize, where it has one, and exit code 0."""
     times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-    words = [*LAUNCHERS["mpirun"], sys.executable, PEERS, "recover", commands.folder]
+    words = [*LAUNCHERS[launcher], sys.executable, PEERS, "recover", commands.folder]
     result = commands.run(*words, limit_s=60, **times)
     assert result.returncode == 0, result.stderr
     assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))

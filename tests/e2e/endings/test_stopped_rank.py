@@ -16,13 +16,17 @@ import pytest
 from e2e.commands import Commands, wait_until
 
 PEERS = Path(__file__).with_name("peers.py")
-ONE_PER_HOST = 'HOROVOD_HOSTNAME=host-$OMPI_COMM_WORLD_RANK exec "$@"'
-HOSTS = {"one host": [], "a host each": ["sh", "-c", ONE_PER_HOST, "sh"]}
+STARTER = Path(__file__).parents[2] / "tiers/tcp_ranks.py"
+ONE_PER_HOST = 'HOROVOD_HOSTNAME=host-${HOROVOD_RANK:-$OMPI_COMM_WORLD_RANK} exec "$@"'
+A_HOST_EACH = ["sh", "-c", ONE_PER_HOST, "sh"]
+HOSTS = {"one host": [], "a host each": A_HOST_EACH, "without MPI": A_HOST_EACH}
 
 
 def start(commands: Commands, hosts: str, **environ: str) -> subprocess.Popen[str]:
-    words = ["mpirun", "-n", "3", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", *HOSTS[hosts]]
-    words += [sys.executable, str(PEERS), "transfer", str(commands.folder)]
+    words = ["mpirun", "-n", "3", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
+    if hosts == "without MPI":
+        words = [sys.executable, str(STARTER), "-n", "3"]
+    words += [*HOSTS[hosts], sys.executable, str(PEERS), "transfer", str(commands.folder)]
     return commands.start(*words, **environ)
 
 
@@ -40,7 +44,9 @@ def host_of(rank: int, hosts: str) -> str:
     return socket.gethostname() if hosts == "one host" else f"host-{rank}"
 
 
-@pytest.mark.parametrize(("rank", "hosts"), [(0, "a host each"), (2, "one host")])
+@pytest.mark.parametrize(
+    ("rank", "hosts"), [(0, "a host each"), (2, "one host"), (2, "without MPI")]
+)
 def test_a_rank_stopped_in_a_transfer_is_named_and_the_job_ends_at_the_shutdown_time(
     rank: int, hosts: str, commands: Commands
 ) -> None:

@@ -42,6 +42,7 @@ def test_set_parameters_are_fixed_even_at_their_default() -> None:
         ("HOROVOD_LOG_LEVEL", "DEBUG", 1),
         ("HOROVOD_THREAD_AFFINITY", "0, 3", (0, 3)),
         ("HOROVOD_CONTROLLER", "MPI", "mpi"),
+        ("HOROVOD_CONTROLLER", "gloo", "gloo"),
         ("HOROVOD_AUTOTUNE_BUDGET", "0.1", 0.1),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5", 2.5),
     ],
@@ -110,8 +111,8 @@ def test_all_wrong_values_are_named_at_once() -> None:
     ("name", "value", "used"),
     [
         ("HOROVOD_LOG_LEVEL", "loud", LOG_LEVELS.index("warning")),
-        ("HOROVOD_CONTROLLER", "gloo", "mpi"),
-        ("HOROVOD_CPU_OPERATIONS", "CCL", "mpi"),
+        ("HOROVOD_CONTROLLER", "ddl", ""),
+        ("HOROVOD_CPU_OPERATIONS", "CCL", ""),
         ("HOROVOD_FUSION_THRESHOLD", "64", 64),
     ],
 )
@@ -142,8 +143,12 @@ def test_mebibytes_out_of_a_log_are_refused_with_their_bytes() -> None:
 
 
 def test_what_means_nothing_here_is_known_by_name() -> None:
-    environ = {"CCL_WORKER_COUNT": "1", "HOROVOD_GLOO_IFACE": "eth0", "HOROVOD_TORUS_ALLREDUCE": ""}
-    assert read_settings(environ).ignored == ("CCL_WORKER_COUNT", "HOROVOD_GLOO_IFACE")
+    environ = {
+        "CCL_WORKER_COUNT": "1",
+        "HOROVOD_ENABLE_XLA_OPS": "1",
+        "HOROVOD_TORUS_ALLREDUCE": "",
+    }
+    assert read_settings(environ).ignored == ("CCL_WORKER_COUNT", "HOROVOD_ENABLE_XLA_OPS")
 
 
 def test_variables_have_one_row_each() -> None:

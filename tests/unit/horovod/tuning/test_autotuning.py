@@ -8,7 +8,7 @@ pytest.importorskip("horovod._engine")
 
 from autotune.service.step_source import StepSource
 from autotune.tuning.changes import Done
-from horovod.common.mpi import Topology
+from horovod.common.world import Topology
 from horovod.tuning.job_description import inert_parameters, make_hello, nothing_to_tune
 from horovod.tuning.session import Session
 from horovod.tuning.settings import read_settings

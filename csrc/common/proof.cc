@@ -1,4 +1,4 @@
-#include "control/proof.h"
+#include "common/proof.h"
 
 #include <cstdint>
 
