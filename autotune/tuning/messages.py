@@ -102,7 +102,7 @@ def standing_text(standing: Standing, *, names: Collection[str], trial: Trial | 
     return f"best so far: {what}, not compared yet"
 
 
-REST = "autotune: pauses under the default until the time lost is within HOROVOD_AUTOTUNE_BUDGET"
+REPAY = "autotune: pauses under the default until the time lost is within HOROVOD_AUTOTUNE_BUDGET"
 
 
 def headroom_reason(bound: float) -> str:

@@ -92,7 +92,7 @@ class Run:
             search, settings=settings, account=account, in_force=in_force, events=self._events
         )
         self._pairs: PairedWindows | None = None
-        self._is_resting = False
+        self._is_repaying = False
 
     @property
     def phase(self) -> Phase:
@@ -214,7 +214,7 @@ class Run:
         )
 
     def _read_pairs(self, record: StepRecord, pairs: PairedWindows) -> None:
-        if self._is_resting:
+        if self._is_repaying:
             self._go_on(pairs)
             return
         arm, epoch, number = pairs.arm, pairs.epoch, pairs.test.pairs
@@ -233,14 +233,14 @@ class Run:
 
     def _go_on(self, pairs: PairedWindows) -> None:
         """Begin the next window; run the default first until the budget suffices for a pair."""
-        must_rest = not pairs.is_within_pair and not self._account.covers_pair
-        if must_rest and not self._is_resting:
+        must_repay = not pairs.is_within_pair and not self._account.covers_pair
+        if must_repay and not self._is_repaying:
             self._events.add(
-                Progress(text=messages.REST),
+                Progress(text=messages.REPAY),
                 self._in_force.change(pairs.default.params, known=self.search.findings.safe),
             )
-        self._is_resting = must_rest
-        if not must_rest:
+        self._is_repaying = must_repay
+        if not must_repay:
             self._events.add(pairs.next_window())
 
     def _keep_default(self, reason: str, *, bound: float) -> None:

@@ -290,7 +290,7 @@ class Explore:
             self._try(what)
             return
         if self._repayments == 0:
-            self._events.add(Progress(text=messages.REST))
+            self._events.add(Progress(text=messages.REPAY))
         self._repayments, self._next = self._repayments + 1, what
         self._read_default()
 
