@@ -11,7 +11,7 @@ import pytest
 
 from autotune.result import read_result
 from sites.sites import Site, build_site, must, run, site_environment
-from sites.test_matrix import FAILING, FOREIGN, RANK, SETTINGS, answers
+from sites.test_matrix import FAILING, FOREIGN, HOSTS, RANK, SETTINGS, answers
 
 pytestmark = pytest.mark.timeout(900)  # the first test may build the site
 
@@ -45,6 +45,12 @@ def test_horovodrun_starts_two_ranks_that_add_up(intel: IntelSite) -> None:
     ranks = answers(result.stdout)
     assert [rank["sum"] for rank in ranks] == [[3.0] * 5] * 2
     assert all("intel" in str(rank["libmpi"]) for rank in ranks)
+
+
+def test_ranks_that_share_no_memory_exchange_messages(intel: IntelSite) -> None:
+    result = intel.run("horovodrun", "-np", "2", intel.bin / "python", "-c", HOSTS)
+    assert result.returncode == 0, result.stderr
+    assert [rank["right"] for rank in answers(result.stdout)] == [[True] * 3] * 2
 
 
 def test_the_first_failing_rank_is_shown(intel: IntelSite) -> None:

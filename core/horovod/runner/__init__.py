@@ -1,4 +1,4 @@
-"""``horovodrun`` and ``horovod.run``: start a job under the MPI that the engine was built with.
+"""``horovodrun`` and ``horovod.run``: start a job under the MPI that mpi4py loads.
 
 Imports no torch and starts no MPI.
 """

@@ -9,7 +9,7 @@ from horovod.runner import mpirun, probe
 
 
 def mpi_available(env: Mapping[str, str] | None = None) -> bool:
-    """**Local.** Return whether there is an mpirun for the engine's MPI, on the PATH of ``env``."""
+    """**Local.** Return whether there is an mpirun for mpi4py's MPI, on the PATH of ``env``."""
     return _program(env) is not None
 
 
