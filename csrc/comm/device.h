@@ -95,6 +95,9 @@ class Device {
   // launch as long as there are at most a few hundred.
   virtual void copy_all(const std::vector<DeviceCopy>& copies) = 0;
   virtual void clear(void* memory, int64_t bytes) = 0;
+  // Memory of the host that `copy_all` can copy to; what it has copied is there when an event after
+  // it is complete. Every call may give the same memory.
+  virtual std::shared_ptr<char> host_memory(int64_t bytes) = 0;
   // In any stream: bytes.
   virtual void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) = 0;
 };

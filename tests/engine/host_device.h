@@ -220,6 +220,10 @@ class HostDevice final : public Device {
     if (bytes == 0) return;
     stream_->put([=] { std::memset(memory, 0, static_cast<size_t>(bytes)); });
   }
+  std::shared_ptr<char> host_memory(int64_t bytes) override {
+    return std::shared_ptr<char>(new char[static_cast<size_t>(bytes)],
+                                 std::default_delete<char[]>());
+  }
   void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override {
     if (bytes == 0 || to == from) return;
     stream_of(stream).put([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });

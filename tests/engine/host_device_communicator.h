@@ -49,8 +49,9 @@ class HostNetwork {
     return failure_;
   }
 
-  std::atomic<bool> fails_next_call{false};  // of a collective, on the rank that makes it
-  std::atomic<int> open_groups{0};           // of all ranks
+  std::atomic<bool> fails_next_call{false};   // of a collective, on the rank that makes it
+  std::atomic<bool> spoils_scattered{false};  // the first element of what reduce_scatter gives
+  std::atomic<int> open_groups{0};            // of all ranks
   std::atomic<int> connected{0}, aborts{0};
   std::atomic<int> allreduces{0}, spans{0}, reduce_scatters{0}, allgathers{0};  // of all ranks
 
@@ -128,13 +129,14 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     check(type, op);
     ++network_.reduce_scatters;
     const auto bytes = static_cast<size_t>(count) * size_of(type);
-    put([=, size = size_, rank = rank_](Communicator& plain) {
+    put([=, network = &network_, size = size_, rank = rank_](Communicator& plain) {
       if (bytes == 0) return;
       const auto all = static_cast<size_t>(size);
       std::vector<char> reduced(bytes * all);  // the other blocks stay as they are
       std::memcpy(reduced.data(), blocks, reduced.size());
       reduce(plain, {{reduced.data(), reduced.data(), count * size}}, type, op);
       std::memcpy(own, reduced.data() + bytes * static_cast<size_t>(rank), bytes);
+      if (network->spoils_scattered) combine(own, own, own, 1, type, ReduceOp::sum);
     });
   }
   void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override {

@@ -248,10 +248,11 @@ double error_after(size_t length, Spoil&& spoil) {
     Response response;
     response.items.resize(1);
     response.reduce_op = ReduceOp::sum;
-    ResultCheck check(response, response.items[0], entry, plain);
+    ResultCheck check(response, response.items[0], entry, rank, size);
     for (size_t i = 0; i < length; ++i) data[i] = 2 * float(i % 1000) + 1;
     spoil(data);
-    const double error = check.worst_error();
+    check.read_result(entry);
+    const double error = check.worst_error(plain);
     if (rank == 0) found = error;
   });
   return found;

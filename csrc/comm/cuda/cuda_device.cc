@@ -12,6 +12,7 @@ namespace {
 constexpr unsigned event_timing_off = 2;
 constexpr unsigned stream_non_blocking = 1;
 constexpr int relaxed_capture = 2;
+constexpr unsigned portable_and_mapped = 1 | 2;
 // What a call says that a capture does not allow.
 constexpr int first_capture_error = 900, last_capture_error = 908;
 
@@ -179,6 +180,19 @@ void CudaDevice::clear(void* memory, int64_t bytes) {
   const Current current(*this);
   driver_.check(driver_.memory_set(address_of(memory), 0, static_cast<size_t>(bytes), stream_),
                 "clearing memory");
+}
+
+std::shared_ptr<char> CudaDevice::host_memory(int64_t bytes) {
+  if (bytes > kept_->host_memory_bytes) {
+    const Current current(*this);
+    void* memory = nullptr;
+    driver_.check(
+        driver_.host_memory_allocate(&memory, static_cast<size_t>(bytes), portable_and_mapped),
+        "getting page-locked memory");
+    kept_->host_memory = std::shared_ptr<char>(static_cast<char*>(memory), [](char*) {});
+    kept_->host_memory_bytes = bytes;
+  }
+  return kept_->host_memory;
 }
 
 void CudaDevice::copy(void* to, const void* from, int64_t bytes, DeviceStream stream) {

@@ -36,6 +36,7 @@ class CudaDevice final : public Device {
   double elapsed_us(const DeviceEvent& begin, const DeviceEvent& end) override;
   void copy_all(const std::vector<DeviceCopy>& copies) override;
   void clear(void* memory, int64_t bytes) override;
+  std::shared_ptr<char> host_memory(int64_t bytes) override;
   void copy(void* to, const void* from, int64_t bytes, DeviceStream stream) override;
 
  private:
@@ -65,6 +66,9 @@ class CudaDevice final : public Device {
     void* stream = nullptr;
     std::shared_ptr<Pool> pool = std::make_shared<Pool>();
     std::unique_ptr<CopyKernels> kernels;
+    // Page-locked memory of the host. It is never freed: that would wait for the GPU.
+    std::shared_ptr<char> host_memory;
+    int64_t host_memory_bytes = 0;
   };
   struct Shelf;
 

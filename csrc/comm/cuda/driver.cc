@@ -28,6 +28,7 @@ CudaDriver::CudaDriver() {
   library.find("cuEventQuery", event_query);
   library.find("cuEventElapsedTime", event_elapsed);
   library.find("cuMemcpyAsync", memory_copy);
+  library.find("cuMemHostAlloc", host_memory_allocate);
   library.find("cuMemsetD8Async", memory_set);
   library.find("cuModuleLoadData", module_load);
   library.find("cuModuleGetFunction", module_function);

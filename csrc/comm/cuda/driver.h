@@ -40,6 +40,7 @@ struct CudaDriver {
   int (*event_query)(void* event);
   int (*event_elapsed)(float* milliseconds, void* begin, void* end);
   int (*memory_copy)(CudaPointer to, CudaPointer from, size_t bytes, void* stream);
+  int (*host_memory_allocate)(void** memory, size_t bytes, unsigned flags);
   int (*memory_set)(CudaPointer memory, unsigned char value, size_t bytes, void* stream);
   int (*module_load)(void** module, const void* image);
   int (*module_function)(void** function, void* module, const char* name);

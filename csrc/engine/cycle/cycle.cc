@@ -222,6 +222,7 @@ void Cycle::process(ResponseList& list) {
   zeros_.entries.clear();
   zeros_.memory.clear();
   ++processed_;
+  if (executor_.has_open_check() && processed_ >= check_ends_at_) finish_check();
   if (list.shutdown) {
     // Not before: a rank that ends while others still work with it is missed.
     control_.send_all(FrameType::goodbye, "");
@@ -320,11 +321,17 @@ void Cycle::perform(const Work& work) {
     if (!moves_data(response.operation)) {
       agree(work);
     } else if (takes_part) {
+      const bool opens_check = response.check >= 0 && response.on_device;
+      if (opens_check && executor_.has_open_check()) finish_check();
       performed_ = &work;
       transfer_.restart();
       const double worst_error = executor_.run(work, params_);
       if (transfer_.waited() >= doubtful_wait) hear_of_ends();
       performed_ = nullptr;
+      if (opens_check) {
+        checked_epoch_ = submission_.lock()->epoch();
+        check_ends_at_ = processed_ + lists_before_check;
+      }
       if (worst_error >= 0 && rank_ == 0) {
         const auto place = static_cast<size_t>(response.check);
         submission_.lock()->add_check(work.entries[place]->request->name, worst_error);
@@ -337,6 +344,16 @@ void Cycle::perform(const Work& work) {
     }
   }
   if (takes_part) complete(work);
+}
+
+// All ranks of its set get here between the same two responses.
+void Cycle::finish_check() {
+  checks_ = true;
+  transfer_.restart();
+  const DeviceExecutor::Checked checked = executor_.finish_check();
+  checks_ = false;
+  if (rank_ != 0) return;
+  submission_.lock()->add_check(checked.name, checked.worst_error, "", checked_epoch_);
 }
 
 void Cycle::remember(const Work& work) {
@@ -481,6 +498,7 @@ void Cycle::watch_transfer() {
 }
 
 std::string Cycle::describe_performed() const {
+  if (checks_) return "the check of a result";
   if (performed_ == nullptr) return "the start of a process set";
   const std::vector<TensorEntry*>& entries = performed_->entries;
   const std::string first = describe(entries[0]->request);

@@ -32,6 +32,8 @@ class Cycle {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // A GPU's result is looked at so many response lists after its operation: some training steps.
+  static constexpr uint64_t lists_before_check = 24;
   // How often a GPU that has work is asked whether it has failed.
   static constexpr std::chrono::milliseconds device_check_interval{100};
 
@@ -85,6 +87,7 @@ class Cycle {
   void agree(const Work& work);
   void add_set(int32_t id, const ProcessSet& set);
   void remove_set(int32_t id);
+  void finish_check();
   void complete(const Work& work);
   void end(Submission& submission, TensorEntry& entry, const std::string& error);
   void on_wait();
@@ -132,7 +135,11 @@ class Cycle {
   Executor executor_;
   std::vector<Work> works_;          // of the response list that is being processed
   const Work* performed_ = nullptr;  // the one of them that is under way
-  WaitWatch transfer_;               // how long it has been
+  // The epoch of a GPU's check that is open, and after how many lists it ends.
+  uint64_t checked_epoch_ = 0;
+  uint64_t check_ends_at_ = 0;
+  bool checks_ = false;          // it is being ended
+  WaitWatch transfer_;           // how long it has been
   WaitWatch answer_;             // how long the coordinator has said nothing to what is in flight
   bool has_operations_ = false;  // in flight, as `collect` has seen
   std::vector<int> gone_;        // ranks that ended after the goodbye

@@ -91,6 +91,7 @@ DeviceCommunicator& DeviceExecutor::connect(int32_t id, const Members& set, bool
 void DeviceExecutor::remove_set(int32_t id, const WaitHook& on_wait) {
   if (connected_.count(id) == 0) return;
   drain(on_wait);
+  if (checked_set() == id) drop_check();
   const auto use = device_.use();
   connected_.erase(id);
   buffer_.remove_set(id);
@@ -131,6 +132,8 @@ void DeviceExecutor::run(const Work& work, const Members& set, const Params& par
               params.hierarchical_allreduce && response.operation == Operation::allreduce);
   timeline_.begin(timeline_.wanted() && !has_work());
   wait_for_inputs(entries);
+  const bool is_checked = response.check >= 0 && set.communicators.plain;
+  if (is_checked) begin_check(work, set);
   switch (response.operation) {
     case Operation::allreduce:
       allreduce(response, entries, communicator);
@@ -150,13 +153,60 @@ void DeviceExecutor::run(const Work& work, const Members& set, const Params& par
     default:
       break;
   }
+  if (is_checked) {
+    checking_->check->read_result(*entries[static_cast<size_t>(response.check)]);
+  }
   timeline_.end();
   scratch_.clear();
   last_ = device_.record(device_.stream());
+  if (is_checked) checking_->done = last_;
   under_way_.push_back(last_);
   for (TensorEntry* entry : entries) {
     if (entry->handle) entry->handle->finished = last_;
   }
+}
+
+void DeviceExecutor::begin_check(const Work& work, const Members& set) {
+  const Response& response = *work.response;
+  const auto place = static_cast<size_t>(response.check);
+  const int rank = set.communicators.plain->rank(), size = set.communicators.plain->size();
+  Checking& checking = checking_.emplace();
+  checking.set = response.process_set;
+  checking.memory = device_.host_memory(ResultCheck::most_bytes(response, size) + 2 * alignment);
+  checking.check = std::make_unique<ResultCheck>(
+      response, response.items[place], *work.entries[place], rank, size,
+      [this](const void* tensor, const std::vector<ElementRange>& ranges, int64_t item_bytes) {
+        return read(tensor, ranges, item_bytes);
+      });
+}
+
+// In one launch, straight to memory of the host.
+const char* DeviceExecutor::read(const void* tensor, const std::vector<ElementRange>& ranges,
+                                 int64_t item_bytes) {
+  Checking& checking = *checking_;
+  char* const begin = checking.memory.get() + checking.used;
+  std::vector<DeviceCopy> copies;
+  for (const ElementRange& range : ranges) {
+    const int64_t bytes = range.count * item_bytes;
+    copies.push_back(
+        {offset(tensor, range.first * item_bytes), checking.memory.get() + checking.used, bytes});
+    checking.used += bytes;
+  }
+  checking.used = (checking.used + alignment - 1) / alignment * alignment;
+  if (!copies.empty()) device_.copy_all(copies);
+  return begin;
+}
+
+std::optional<int32_t> DeviceExecutor::checked_set() const {
+  return checking_ ? std::optional(checking_->set) : std::nullopt;
+}
+
+DeviceExecutor::Checked DeviceExecutor::finish_check(const Members& set) {
+  wait_for(*checking_->done, set.on_wait);
+  const double worst = checking_->check->worst_error(*set.communicators.plain);
+  const Checked checked{checking_->check->name(), worst};
+  drop_check();
+  return checked;
 }
 
 bool DeviceExecutor::busy() {
@@ -196,6 +246,7 @@ void DeviceExecutor::close(bool failed) {
     }
   }
   connected_.clear();
+  drop_check();
   try {
     // Copies behind the collectives may still write to tensors, which the script gets back now.
     if (aborted) idle_within(std::chrono::seconds(1));

@@ -5,6 +5,9 @@
 // job: before a communicator is made, which has to find an idle GPU, and when the GPU is so far
 // behind that its queue would hold the host up.
 //
+// A result that is to be checked is copied to the host behind its operation, and looked at some
+// responses later, when the GPU has long done it.
+//
 // Tensors of at least in_place_bytes are not packed but become calls of their own within the
 // collective's group. Where a rank has too little memory for what is to be packed, all ranks pack
 // it in pieces, one after the other.
@@ -15,6 +18,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +27,7 @@
 #include "engine/execute/device_buffer.h"
 #include "engine/execute/layout.h"
 #include "engine/execute/members.h"
+#include "engine/execute/result_check.h"
 #include "engine/operation/counters.h"
 #include "engine/operation/tensor.h"
 #include "engine/timeline/device_timeline.h"
@@ -47,6 +52,18 @@ class DeviceExecutor {
   // True until the GPU has done everything so far. Throws EngineError when it or a communicator has
   // failed.
   bool busy();
+
+  // A result that was to be checked, and what it came to.
+  struct Checked {
+    std::string name;
+    double worst_error;
+  };
+  // The process set of the check that waits for its end, none: there is none. Its beginning and its
+  // end are at the same place among the responses of all ranks.
+  std::optional<int32_t> checked_set() const;
+  // Ends it: waits for the GPU where that has not come so far, and for the other ranks of the set.
+  Checked finish_check(const Members& set);
+  void drop_check() { checking_.reset(); }
 
   // See Executor.
   std::string take_shortage() { return buffer_.take_shortage(); }
@@ -84,6 +101,17 @@ class DeviceExecutor {
     int64_t offset;  // in the buffer; -1: they travel from where they lie
   };
 
+  // A check whose elements are on their way to the host.
+  struct Checking {
+    std::unique_ptr<ResultCheck> check;
+    std::shared_ptr<char> memory;  // where they go
+    int64_t used = 0;              // bytes of it
+    int32_t set = 0;
+    EventPtr done;  // they are there
+  };
+
+  void begin_check(const Work& work, const Members& set);
+  const char* read(const void* tensor, const std::vector<ElementRange>& ranges, int64_t item_bytes);
   DeviceCommunicator& connect(int32_t id, const Members& set, bool hierarchical);
   void wait_for(const DeviceEvent& event, const WaitHook& on_wait);
   void drain(const WaitHook& on_wait);
@@ -127,9 +155,10 @@ class DeviceExecutor {
   std::vector<std::pair<uint64_t, EventPtr>> latest_;  // by stream's id, of one response
   std::vector<DeviceCopy> before_, after_;
   std::vector<Span> spans_;
-  std::vector<int64_t> offsets_;            // in the buffer, of one response
-  std::vector<Part> parts_;                 // of one piece of a response
-  std::vector<DeviceMemory> scratch_;       // of one response
+  std::vector<int64_t> offsets_;       // in the buffer, of one response
+  std::vector<Part> parts_;            // of one piece of a response
+  std::vector<DeviceMemory> scratch_;  // of one response
+  std::optional<Checking> checking_;
   std::map<int32_t, Connected> connected_;  // by process set
 };
 

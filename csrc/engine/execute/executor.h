@@ -29,9 +29,17 @@ class Executor {
   void remove_set(int32_t id);
 
   // Move the data of one response that is no error; `params` are in force on all ranks. Returns the
-  // worst error (see result_check.h) where the response asks for a check, else -1. Throws
+  // worst error (see result_check.h) where the response asks for a check of a CPU's tensor, else
+  // -1. A GPU's is open then (`has_open_check`), and none may be before. Throws
   // EngineError when a rank died on the way.
   double run(const Work& work, const Params& params);
+  // The end of a check of a GPU's result, which is later than its operation: whether one waits for
+  // it, and what it came to on all ranks of its process set, worst error as of `run`. Collective
+  // over them.
+  bool has_open_check() const { return device_ && device_->checked_set(); }
+  DeviceExecutor::Checked finish_check() {
+    return device_->finish_check(sets_.at(*device_->checked_set()));
+  }
   // Since the last call: why the parameters do not suit this job, "" where they do. The same on all
   // ranks of the process set.
   std::string take_shortage() { return device_ ? device_->take_shortage() : ""; }

@@ -37,10 +37,12 @@ double HostExecutor::run(const Work& work, const Members& set, const Params& par
     return -1;
   }
   const auto place = static_cast<size_t>(response.check);
-  ResultCheck check(response, response.items[place], *work.entries[place],
-                    *set.communicators.plain);
+  const TensorEntry& entry = *work.entries[place];
+  Communicator& plain = *set.communicators.plain;
+  ResultCheck check(response, response.items[place], entry, plain.rank(), plain.size());
   move(work, set, params);
-  return check.worst_error();
+  check.read_result(entry);
+  return check.worst_error(plain);
 }
 
 void HostExecutor::move(const Work& work, const Members& set, const Params& params) {

@@ -146,9 +146,14 @@ std::string difference_of(const OperationKind& kind, const OperationKind& other)
 
 bool is_checkable(const Response& response) {
   if (!response.error.empty() || response.items[0].count >= 0) return false;
-  if (response.on_device) return false;
-  return response.operation == Operation::allgather ||
-         (response.operation == Operation::allreduce && response.reduce_op != ReduceOp::adasum);
+  if (response.operation == Operation::allgather) return true;
+  if (response.operation != Operation::allreduce) return false;
+  if (response.reduce_op == ReduceOp::adasum) return false;
+  // A GPU computes integers in a wider type: where they overflow, factors make a difference.
+  const bool is_integer = response.dtype < DataType::float16 || response.dtype > DataType::float64;
+  const bool has_factors = response.reduce_op == ReduceOp::average || response.prescale != 1.0 ||
+                           response.postscale != 1.0;
+  return !(response.on_device && is_integer && has_factors);
 }
 
 }  // namespace autotune

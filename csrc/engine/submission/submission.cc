@@ -119,9 +119,12 @@ void Submission::end(TensorEntry& entry, const std::string& error) {
   operations_.erase(entry);
 }
 
-void Submission::add_check(const std::string& name, double worst_error, const std::string& reason) {
+void Submission::add_check(const std::string& name, double worst_error, const std::string& reason,
+                           std::optional<uint64_t> epoch) {
   constexpr size_t most = 1024;  // where nobody drains, the newest are of no use
-  if (checks_.size() < most) checks_.push_back({epoch_, track_name(name), worst_error, reason});
+  if (checks_.size() < most) {
+    checks_.push_back({epoch.value_or(epoch_), track_name(name), worst_error, reason});
+  }
 }
 
 void Submission::set_counters(const Counters& counters) {

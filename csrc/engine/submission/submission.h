@@ -91,7 +91,9 @@ class Submission {
   void remove_set(int32_t id, End&& end);
   // It is complete; its handle tells how it ended.
   void end(TensorEntry& entry, const std::string& error);
-  void add_check(const std::string& name, double worst_error, const std::string& reason = "");
+  // `epoch`: in which it was; none: this one.
+  void add_check(const std::string& name, double worst_error, const std::string& reason = "",
+                 std::optional<uint64_t> epoch = std::nullopt);
   // As the cycle counts; the times that threads have waited are counted here.
   void set_counters(const Counters& counters);
   void count_cycle() { ++counters_.cycles; }
