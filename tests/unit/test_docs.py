@@ -182,6 +182,19 @@ def test_the_concepts_define_every_parameter_with_its_default() -> None:
     assert {name: float(text) for name, text in shown.items()} == defaults
 
 
+def test_every_room_is_in_the_table_of_rooms() -> None:
+    table = text_of(ROOT / "docs/architecture.md").split("## Rooms")[1].split("\n\n")[1]
+    named = set(re.findall(r"^\| \[([\w/]+)\]", table, re.MULTILINE))
+    rooms = {
+        f"{top}/{folder.name}"
+        for top in ("autotune", "core/horovod", "csrc")
+        for folder in (ROOT / top).iterdir()
+        if any((*folder.glob("**/*.py"), *folder.glob("**/*.h")))
+    }
+    assert rooms - named == set()
+    assert all((ROOT / room).is_dir() for room in named)
+
+
 TERMS = (
     "parameter,setting,default,fixed,inert,step,training step,exposed,warm-up,window,sample,score,"
     "payload,bracket,gain,trial,run,plan,cost model,budget,incumbent,standing,certificate,pairs,"
