@@ -16,7 +16,8 @@ export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"
 export HOROVOD_AUTOTUNE=1
 export HOROVOD_AUTOTUNE_LOG="$log"
 
-# Open MPI: --mpi=pmix; MPICH and Intel MPI: --mpi=pmi2. srun passes on what is exported.
+# Open MPI: --mpi=pmix; MPICH and Intel MPI: --mpi=pmi2; without any MPI: --mpi=none. srun passes on
+# what is exported.
 srun --mpi=pmix python examples/digits/train.py --epochs 100 --output checkpoints
 
 autotune show "$log"

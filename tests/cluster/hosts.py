@@ -39,7 +39,8 @@ SUBNET = "10.77.0"
 DEVICE = "eth0"
 ENTER = (
     'hostname "$0"; for f in "$1"/*; do mount --bind "$f" "/etc/${f##*/}"; done; shift; '
-    'mount -t tmpfs -o size=512m tmpfs /dev/shm; "$@" & trap "kill $!" TERM; wait $!'
+    "mount -t tmpfs -o size=512m tmpfs /dev/shm; exec 3<&0; "
+    '"$@" <&3 3<&- & trap "kill $!" TERM; wait $!'
 )
 NEW_USER = ("unshare", "--user", "--map-root-user", "--net", "--mount")
 OWN_RUN = 'mount -t tmpfs tmpfs /run && exec "$@"'  # where ip keeps the names of its namespaces

@@ -29,13 +29,13 @@ def where_am_i(tag: str, *, double: bool = False) -> tuple[Any, ...]:
 
 
 def fail_on_rank_1() -> None:
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    if os.environ["HOROVOD_RANK"] == "1":
         raise KeyError("the reason")
     time.sleep(30)
 
 
 def die_on_rank_1() -> None:
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    if os.environ["HOROVOD_RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(30)
 
@@ -118,8 +118,5 @@ def test_an_interrupt_ends_the_ranks(tmp_path: Path) -> None:
 
 
 def test_wishes_of_older_calls_are_one_warning() -> None:
-    with pytest.warns(UserWarning, match="use_gloo ignored"):
-        assert horovod.run(lambda x: x + 1, args=(1,), num_proc=2, use_gloo=True) == [
-            2,
-            2,
-        ]
+    with pytest.warns(UserWarning, match="slots ignored"):
+        assert horovod.run(lambda x: x + 1, args=(1,), num_proc=2, slots=2) == [2, 2]

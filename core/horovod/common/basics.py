@@ -16,7 +16,8 @@ import time
 from dataclasses import dataclass, field
 
 from horovod import _engine
-from horovod.common import cuda_libraries, mpi, mpi_library, operation, secret, timeline
+from horovod.common import cuda_libraries, mpi, mpi_library, operation, timeline
+from horovod.common.joining import OpenStore, join
 from horovod.common.launched import (
     CONTROLLER,
     Launched,
@@ -28,7 +29,6 @@ from horovod.common.launched import (
 from horovod.common.settings import Settings
 from horovod.common.starting import Job, Start, TunerLink, start_job
 from horovod.common.tcp import WithoutMpi
-from horovod.common.tcp_world import TcpWorld, meet
 from horovod.common.world import World
 
 logger = logging.getLogger("horovod")
@@ -75,7 +75,9 @@ class _Process:
 _process = _Process()
 
 
-def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
+def init(
+    comm: object, process_sets: object, tuner: TunerLink, open_store: OpenStore | None = None
+) -> None:
     """Start the runtime. **Collective:** all ranks. Does nothing when it runs already.
 
     Args:
@@ -83,6 +85,7 @@ def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
         process_sets: None, a list of process sets (or of rank lists), the same on all ranks, or
             "dynamic"; sets may be added and removed later in any case.
         tuner: The way to the autotuner, which also reads the settings.
+        open_store: The front end's way to a store like torchrun's, if it has one.
 
     Raises:
         ValueError: A setting is wrong, or the ranks disagree on one; the same error on every rank.
@@ -96,7 +99,7 @@ def init(comm: object, process_sets: object, tuner: TunerLink) -> None:
         began_ns = time.monotonic_ns()
         _process.job = start_job(
             Start(
-                world=_start_world().subset(comm),
+                world=_start_world(open_store).subset(comm),
                 process_sets=process_sets,
                 tuner=tuner,
                 init_began_ns=began_ns,
@@ -302,14 +305,14 @@ def _refuse_forked() -> None:
         )
 
 
-def _start_world() -> World:
+def _start_world(open_store: OpenStore | None) -> World:
     """Return all processes that the launcher has started; start MPI where it has to join them.
 
     Raises:
         RuntimeError: They cannot be joined.
     """
     if _process.world is None:
-        _process.world = _find_world()
+        _process.world = _find_world(open_store)
         atexit.register(_at_exit)
         os.register_at_fork(after_in_child=_after_fork_in_child)
     if _process.world.kind == "mpi":
@@ -319,7 +322,7 @@ def _start_world() -> World:
     return _process.world
 
 
-def _find_world() -> World:
+def _find_world(open_store: OpenStore | None) -> World:
     """Return the world that the environment says; without MPI nothing of it is imported."""
     launched = find(os.environ, has_mpi=True)
     if _is_for_mpi(launched):
@@ -329,7 +332,14 @@ def _find_world() -> World:
             launched = find(os.environ, has_mpi=False)
             if launched.needs_mpi:
                 raise
-    return WithoutMpi(None if launched.place is None else _join(launched))
+    if launched.place is None:
+        return WithoutMpi(None)
+    return WithoutMpi(join(launched, os.environ, open_store, _say))
+
+
+def _say(text: str) -> None:
+    """Tell people something before the job has its settings."""
+    logger.warning("[horovod] hvd.init(): %s", text)
 
 
 def _is_for_mpi(launched: Launched) -> bool:
@@ -337,14 +347,6 @@ def _is_for_mpi(launched: Launched) -> bool:
     if launched.launcher is Launcher.NONE:
         return os.environ.get(CONTROLLER, "").strip().lower() != "gloo"
     return launched.needs_mpi
-
-
-def _join(launched: Launched) -> TcpWorld:
-    """**Collective.** Return all ranks of the launcher."""
-    place = launched.place
-    assert place is not None
-    key = os.environ.get(secret.ENV, "")
-    return meet(launched.rank, launched.size, place.host, place.port, key, None)
 
 
 def _at_exit() -> None:

@@ -126,6 +126,7 @@ class MeetingPoint:
         self._guests: dict[int, _Guest] = {}
         self._strangers: set[_Guest] = set()
         self._left: set[int] = set()
+        self._process = os.getpid()
         self._parts: dict[tuple[tuple[int, ...], int], dict[int, Any]] = {}
         self._listener = _listen(host, port)
         self._listener.setblocking(False)
@@ -138,13 +139,15 @@ class MeetingPoint:
         self._thread.start()
 
     def close(self) -> None:
-        """End: all connections are closed."""
+        """End: all connections are closed; in a forked child, only the child's."""
+        if os.getpid() != self._process:
+            self._let_go()
+            return
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
         self._thread.join()
 
-    def forget(self) -> None:
-        """Let go of everything in a forked child, where the thread does not run."""
+    def _let_go(self) -> None:
         guests = [*self._guests.values(), *self._strangers]
         self._selector.close()
         for each in (self._listener, self._wake, self._woken, *(g.connection for g in guests)):
@@ -155,7 +158,7 @@ class MeetingPoint:
             timeout = HANDSHAKE_SECONDS / 4 if self._strangers else None
             for key, events in self._selector.select(timeout):
                 if key.fileobj is self._woken:
-                    self.forget()
+                    self._let_go()
                     return
                 if key.fileobj is self._listener:
                     self._admit()

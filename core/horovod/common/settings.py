@@ -129,6 +129,12 @@ def _cores(text: str) -> tuple[int, ...]:
     return tuple(int(core) for core in cores)
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 16):
+        raise _wrong("HOROVOD_GLOO_RENDEZVOUS_PORT", "a port from 1 to 65535", text)
+    return int(text)
+
+
 def _mpi_or_gloo(env: str) -> Callable[[str], str | Substitute]:
     def parse(text: str) -> str | Substitute:
         name = text.lower()
@@ -197,6 +203,12 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
         agree=False,
     ),
     Variable(env="HOROVOD_GLOO_IFACE", parse=str, agree=False),
+    Variable(env="HOROVOD_GLOO_RENDEZVOUS_ADDR", parse=str, agree=False),
+    Variable(
+        env="HOROVOD_GLOO_RENDEZVOUS_PORT",
+        parse=_port,
+        agree=False,
+    ),
 )
 
 

@@ -254,8 +254,19 @@ def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
         return
     for remark in parsed.remarks:
         logger.warning("%s", remark)
-    if parsed.ignored:
-        logger.info("set, but without meaning here: %s", ", ".join(parsed.ignored))
+    of_tcp = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_GLOO_IFACE")
+    ignored = [*parsed.ignored, *(name for name in of_tcp if world.kind == "mpi" and parsed[name])]
+    if ignored:
+        logger.info("set, but without meaning here: %s", ", ".join(ignored))
+    for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
+        wish = {"gloo": "tcp"}.get(parsed[name], parsed[name])
+        if wish and wish != world.kind and topology.size > 1:
+            logger.warning(
+                "%s=%s is not met: the job uses %s, as it was started",
+                name,
+                parsed[name],
+                world.name,
+            )
     for name in ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER"):
         alone = topology.local_size == 1 and topology.homogeneous
         if parsed[name] and (topology.cross_size == 1 or alone):

@@ -18,6 +18,7 @@ from horovod.common.meeting import (
     CHALLENGE_BYTES,
     HELLO,
     PROOF_BYTES,
+    MeetingPoint,
     frame,
     keep_alive,
     proof_of_point,
@@ -128,14 +129,17 @@ class TcpWorld:
     Args:
         line: The connection of this process.
         members: Their numbers at the meeting point, in the order of their ranks here.
+        point: Where they meet, if this process runs it.
 
     Attributes:
         rank: Of this process, 0 <= rank < size.
         size: Number of ranks.
     """
 
-    def __init__(self, line: _Line, members: Sequence[int]) -> None:
-        self._line, self._members = line, tuple(members)
+    def __init__(
+        self, line: _Line, members: Sequence[int], point: MeetingPoint | None = None
+    ) -> None:
+        self._line, self._members, self._point = line, tuple(members), point
         self.rank = self._members.index(line.rank)
         self.size = len(self._members)
 
@@ -174,6 +178,8 @@ class TcpWorld:
     def close(self) -> None:
         """**Local.** Leave, in the name of all worlds of this process; also in a forked child."""
         self._line.close()
+        if self._point is not None:
+            self._point.close()
 
 
 def meet(
@@ -184,24 +190,26 @@ def meet(
     key: str,
     timeout_s: float | None,
     say: Callable[[str], object] = lambda text: None,
+    point: MeetingPoint | None = None,
 ) -> TcpWorld:
     """Return the world of ``size`` ranks when all have come. **Collective.**
 
     Args:
         rank: Of this process.
         size: Number of ranks.
-        host: Name or address of the meeting point.
+        host: Name or address of the meeting point; several by commas are tried in turn.
         port: Its port.
         key: What ranks and point prove to know.
         timeout_s: Longest wait for the others, in seconds; None: no limit.
         say: Gets a line now and then, while others are waited for.
+        point: The meeting point, if this process runs it; it is closed with the world.
 
     Raises:
         MeetingError: Not all have come in time, this rank is refused, or the keys differ.
     """
     began = time.monotonic()
     deadline = None if timeout_s is None else began + timeout_s
-    place = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     line = _Line(_connect(host, port, place, deadline, timeout_s, say), rank, size, place)
     try:
         _prove(line, proving_key(key))
@@ -209,14 +217,14 @@ def meet(
         while line.missing != []:
             line.next_frame(min(next_word, deadline or next_word))
             if line.missing and deadline is not None and time.monotonic() > deadline:
-                raise MeetingError(f"after {timeout_s:g} s {_absent(line)}")
+                raise MeetingError(f"after {timeout_s:.3g} s {_absent(line)}")
             if line.missing and time.monotonic() > next_word:
                 next_word += SAY_SECONDS
                 say(f"rank {rank} waits at {place}: {_absent(line)}")
     except BaseException:
         line.close()
         raise
-    return TcpWorld(line, range(size))
+    return TcpWorld(line, range(size), point)
 
 
 def _absent(line: _Line) -> str:
@@ -237,23 +245,25 @@ def _connect(
     next_word = time.monotonic() + SAY_SECONDS
     while True:
         left = CONNECT_SECONDS if deadline is None else deadline - time.monotonic()
-        try:
-            seconds = max(RETRY_SECONDS, min(CONNECT_SECONDS, left))
-            connection = socket.create_connection((host, port), seconds)
-        except OSError as error:
-            if left <= 0:
-                raise MeetingError(
-                    f"after {timeout_s:g} s the ranks' meeting point {place} cannot be reached: "
-                    f"{error}; is rank 0 there, and is that port open between the hosts?"
-                ) from None
-            if time.monotonic() > next_word:
-                next_word += SAY_SECONDS
-                say(f"the ranks' meeting point {place} cannot be reached yet: {error}")
-            time.sleep(RETRY_SECONDS)
-            continue
-        connection.settimeout(None)
-        keep_alive(connection)
-        return connection
+        for name in host.split(","):
+            try:
+                seconds = max(RETRY_SECONDS, min(CONNECT_SECONDS, left))
+                connection = socket.create_connection((name, port), seconds)
+            except OSError as error:
+                why = error
+                continue
+            connection.settimeout(None)
+            keep_alive(connection)
+            return connection
+        if left <= 0:
+            raise MeetingError(
+                f"after {timeout_s:.3g} s the ranks' meeting point {place} cannot be reached: "
+                f"{why}; is rank 0 there, and is that port open between the hosts?"
+            )
+        if time.monotonic() > next_word:
+            next_word += SAY_SECONDS
+            say(f"the ranks' meeting point {place} cannot be reached yet: {why}")
+        time.sleep(RETRY_SECONDS)
 
 
 def _prove(line: _Line, key: bytes) -> None:

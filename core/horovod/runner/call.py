@@ -13,8 +13,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from horovod.runner.rank_process import find_rank
-
 Outcome = tuple[bool, Any]
 
 
@@ -47,7 +45,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Call the function and leave what it returned or raised."""
-    path = result_file(folder, find_rank(os.environ))
+    path = result_file(folder, int(os.environ["HOROVOD_RANK"]))
     content = pickle.loads((folder / "call.pickle").read_bytes())
     sys.path += [place for place in content["sys.path"] if place not in sys.path]
     try:

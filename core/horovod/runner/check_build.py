@@ -6,43 +6,54 @@ rest.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from importlib import metadata, util
 
 import horovod
 from horovod.runner.probe import EngineBuild, engine_build, find_mpirun
+from horovod.runner.ways import find_mpi
 
 Entry = tuple[str, bool, str]
 """Name, present, what was found or why it is missing."""
 
-_NEVER = "not part of this package: use PyTorch, with MPI as controller and for the data"
+_NO_SSH = "on this host only: no ssh on PATH"
+
+_NEVER = "not part of this package: use PyTorch, with MPI or without"
 
 
 def report() -> str:
     """Return the whole text. **Local.**"""
     build = engine_build()
     frameworks = [("TensorFlow", False, ""), _torch(), ("MXNet", False, "")]
-    controllers = [_mpi(build), ("Gloo", False, "")]
+    controllers = [_mpi(build), _gloo(build)]
     operations = [
         _nccl(build),
         ("DDL", False, ""),
         ("CCL", False, ""),
         ("MPI", not build.error and bool(build.library), ""),
-        ("Gloo", False, ""),
+        ("Gloo", not build.error, ""),
     ]
-    return format_report([frameworks, controllers, operations])
+    return format_report([frameworks, controllers, operations, _ways(build)])
 
 
 def format_report(groups: Sequence[Sequence[Entry]]) -> str:
-    """Return the text for (frameworks, controllers, operations)."""
-    headings = ("Available Frameworks:", "Available Controllers:", "Available Tensor Operations:")
+    """Return the text for (frameworks, controllers, operations, ways to start a job)."""
+    headings = (
+        "Available Frameworks:",
+        "Available Controllers:",
+        "Available Tensor Operations:",
+        "Available Ways to Start a Job:",
+    )
     lines = [f"Horovod v{horovod.__version__}:"]
     for heading, entries in zip(headings, groups, strict=True):
         lines += ["", heading]
         lines += [f"    [{'X' if present else ' '}] {name}" for name, present, _ in entries]
     notes = [f"    {name}: {note}" for group in groups for name, _, note in group if note]
     absent = sorted({name for group in groups for name, present, note in group if not note})
-    absent = [name for name in absent if name != "MPI"]
+    absent = [name for name in absent if name in ("TensorFlow", "MXNet", "DDL", "CCL")]
     return "\n".join([*lines, "", "Details:", *notes, f"    {', '.join(absent)}: {_NEVER}"])
 
 
@@ -72,6 +83,24 @@ def _mpi(build: EngineBuild) -> Entry:
     mpirun = find_mpirun(build.library)
     started = f"mpirun {mpirun}" if mpirun else "no mpirun found: use your site's launcher"
     return "MPI", True, f"{build.version.split(',')[0]}, {build.library}, {started}"
+
+
+def _gloo(build: EngineBuild) -> Entry:
+    if build.error:
+        return "Gloo", False, "the engine cannot be imported (see MPI)"
+    return "Gloo", True, "own TCP, which needs no MPI and is not the library of this name"
+
+
+def _ways(build: EngineBuild) -> list[Entry]:
+    """Return who can start ranks here, by programs that are on PATH."""
+    program, why = find_mpi()
+    entries = [("horovodrun --mpi", program is not None, why or f"by {program}")]
+    entries.append(("horovodrun --gloo", not build.error, "" if shutil.which("ssh") else _NO_SSH))
+    path = os.environ.get("PATH", "")
+    for name, needs in (("torchrun", "PyTorch brings it"), ("srun", "a program of Slurm")):
+        found = shutil.which(name, path=os.pathsep.join([os.path.dirname(sys.executable), path]))
+        entries.append((name, found is not None, found or f"not on PATH ({needs})"))
+    return entries
 
 
 def _nccl(build: EngineBuild) -> Entry:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from horovod.common.launched import CONTROLLER
 from horovod.runner.options import BY_KEY
 
 Entry = tuple[str, object]
@@ -38,7 +39,9 @@ def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:
         if value is None:
             continue
         if key == "controller":
-            warnings += _check_controller(path, value)
+            wish, remarks = _controller(path, value)
+            environment.update(wish)
+            warnings += remarks
         elif key in BY_KEY:
             environment[BY_KEY[key].env] = _text(path, key, value)
         else:
@@ -87,10 +90,11 @@ def _text(path: Path, key: str, value: object) -> str:
         raise ConfigFileError(f"{path}: {key}: {error}") from error
 
 
-def _check_controller(path: Path, value: object) -> list[str]:
-    """Return the warning about a controller that is not ours."""
-    if str(value).lower() == "mpi":
-        return []
-    if str(value).lower() not in ("gloo", "jsrun"):
-        raise ConfigFileError(f"{path}: controller: expected mpi, got {value!r}")
-    return [f"{path}: controller: {value} is ignored: mpirun starts the ranks"]
+def _controller(path: Path, value: object) -> tuple[dict[str, str], list[str]]:
+    """Return ({variable: text}, warnings) for the wish how ranks are started."""
+    name = str(value).lower()
+    if name in ("mpi", "gloo"):
+        return {CONTROLLER: name}, []
+    if name != "jsrun":
+        raise ConfigFileError(f"{path}: controller: expected mpi or gloo, got {value!r}")
+    return {}, [f"{path}: controller: {value} is ignored: no jsrun starts ranks here"]

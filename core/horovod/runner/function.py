@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from horovod.runner import launch, mpirun, probe
+from horovod.runner import launch
 from horovod.runner.call import Outcome, result_file
 from horovod.runner.supervise import RunningJob, Sink
 
@@ -89,9 +89,9 @@ def run(
         ssh_identity_file: As ``horovodrun --ssh-identity-file``.
         disable_cache: Accepted without effect.
         output_filename: As ``horovodrun --output-filename``.
-        verbose: Print the mpirun command.
-        use_gloo: Ignored with a warning: MPI is the only controller.
-        use_mpi: Accepted: MPI is the only controller.
+        verbose: Print the command that starts the ranks.
+        use_gloo: As ``horovodrun --gloo``.
+        use_mpi: As ``horovodrun --mpi``.
         mpi_args: As ``horovodrun --mpi-args``.
         network_interface: Older name of ``network_interfaces``.
         network_interfaces: As ``horovodrun --network-interfaces``.
@@ -103,11 +103,11 @@ def run(
     Raises:
         RankError: A rank failed; its own exception is the cause.
         ValueError: An option is wrong, or names hosts by a script.
+        NoWayError: ``use_mpi``, and there is no MPI.
     """
     if host_discovery_script is not None:
         raise ValueError("horovod.run: host_discovery_script: only jobs of a fixed size")
     _warn_of(
-        use_gloo=use_gloo or None,
         min_num_proc=min_num_proc,
         max_num_proc=max_num_proc,
         slots=slots,
@@ -132,6 +132,8 @@ def run(
     }
     words = [f"{flag}={value}" for flag, value in options.items() if value is not None]
     words += ["--verbose"] if verbose else []
+    words += ["--gloo"] if use_gloo else []
+    words += ["--mpi"] if use_mpi else []
     with _folder(shared=bool(hosts or hostfile)) as folder:
         _save_call(folder, func, args, kwargs or {})
         python = executable or sys.executable
@@ -142,9 +144,7 @@ def _warn_of(**options: object) -> None:
     """Warn, once, of options that are not met and that a job can do without."""
     given = ", ".join(name for name, value in options.items() if value is not None)
     if given:
-        text = (
-            f"horovod.run: {given} ignored: the job has a fixed size, and mpirun starts its ranks"
-        )
+        text = f"horovod.run: {given} ignored: the job has a fixed size"
         warnings.warn(text, stacklevel=3)
 
 
@@ -169,16 +169,11 @@ def _save_call(
 
 def _run(argv: Sequence[str], folder: Path) -> list[Any]:
     arguments = launch.parse_options(argv)
-    job = launch.make_job(arguments)
-    environ = launch.make_environment(arguments)
-    program = probe.find_mpirun(probe.engine_build().library, environ.get("PATH"))
-    if program is None:
-        raise RankError(launch.missing_mpirun(), -1)
-    words = launch.make_words(program, job, environ, arguments)
+    job, environ, command = launch.make_command(arguments, launch.say)
     limit_s = launch.start_timeout(environ)
     running = RunningJob(
-        words,
-        mpirun.launcher_environment(environ, os.getuid()),
+        command.words,
+        command.environ,
         out=_text_sink(sys.stdout),
         err=_text_sink(sys.stderr),
     )
@@ -230,7 +225,11 @@ def _results(running: RunningJob, size: int, folder: Path) -> list[Any]:
     outcome = outcomes[rank] if 0 <= rank < size else None
     if outcome and not outcome[0]:
         _raise(rank, outcome[1])
-    what = failure.describe() if failure else f"mpirun: exit code {running.process.returncode}"
+    what = (
+        failure.describe()
+        if failure
+        else f"the job ended with exit code {running.process.returncode}"
+    )
     raise RankError(f"horovod.run: {what}", rank)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from horovod.runner.mpirun import is_here
-
 Hosts = list[tuple[str, int | None]]
 """(host or user@host, slots or None)."""
 
@@ -27,22 +25,6 @@ def parse_hosts(text: str) -> Hosts:
             raise ValueError(f"-H {text}: expected HOST:SLOTS,HOST:SLOTS,..., got {entry!r}")
         hosts.append((match[1], int(match[2]) if match[2] else None))
     return hosts
-
-
-def split_users(hosts: Hosts) -> tuple[Hosts, str]:
-    """Return ``hosts`` without their users, and the user for ssh ("" for ssh's own choice).
-
-    Raises:
-        ValueError: Users differ: one command line of ssh serves all hosts.
-    """
-    split = [(name.rpartition("@"), slots) for name, slots in hosts]
-    users = {user for (user, _, name), _ in split if not is_here(name)}
-    if len(users) > 1:
-        raise ValueError(
-            f"-H: expected one user for all other hosts, got {sorted(users)}; put each host's "
-            "'User' under 'Host' in ~/.ssh/config and leave it out here"
-        )
-    return [(name, slots) for (_, _, name), slots in split], "".join(users)
 
 
 def parse_hostfile(path: Path) -> Hosts:

@@ -1,33 +1,32 @@
-"""The command ``horovodrun``: parses the command line and hands over to ``mpirun``.
+"""The command ``horovodrun``: parses the command line and has the ranks started.
 
 Precedence: command line > config file > environment > default. Options that nobody gives export
-nothing. mpirun runs as a child; no shell is in between.
+nothing. What starts the ranks (``ways``) runs as a child; no shell is in between.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import errno
 import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from horovod.runner import mpirun, probe
+from horovod.runner import mpirun, ways
 from horovod.runner.allocation import find_ranks, why_misplaced
 from horovod.runner.config_file import read_config_file
-from horovod.runner.hosts import Hosts, parse_hostfile, parse_hosts, split_users
+from horovod.runner.hosts import Hosts, parse_hostfile, parse_hosts
 from horovod.runner.options import check_seconds, job_environment
 from horovod.runner.parser import NOT_MET, REFUSED, make_parser
 from horovod.runner.rank_process import find_rank
-from horovod.runner.supervise import rank_command, supervise
+from horovod.runner.supervise import supervise
 from horovod.tuning.table import JOB_ID_VARIABLES
 
-NO_MPIRUN = 1
+NO_WAY = 1
 WRONG_USAGE = 2
 
 
@@ -44,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return start(arguments)
     except ValueError as error:
         parser.error(str(error))
-    except mpirun.UnknownMpiError as error:
+    except (mpirun.UnknownMpiError, ways.NoWayError) as error:
         print(f"horovodrun: {error}", file=sys.stderr)
-        return NO_MPIRUN
+        return NO_WAY
 
 
 def run_commandline() -> None:
@@ -60,10 +59,11 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Replace this process by ``mpirun``; an exit code when there is none.
+    """Run the job and return its exit code.
 
     Raises:
         ValueError: Something is missing or wrong on the command line or in the config file.
+        NoWayError: MPI is asked for, and there is none.
         UnknownMpiError: The ``mpirun`` that was found is of no known family.
     """
     if wrong := why_misplaced(os.environ):
@@ -71,21 +71,48 @@ def start(arguments: argparse.Namespace) -> int:
             return WRONG_USAGE  # rank 0's launcher says it for all
         raise ValueError(wrong)
     for flag in given(arguments, NOT_MET):
-        print(f"horovodrun: {flag} is ignored: {NOT_MET[flag][1]}", file=sys.stderr)
-    job = make_job(arguments)
-    environ = make_environment(arguments)
-    program = probe.find_mpirun(probe.engine_build().library, environ.get("PATH"))
-    if program is None:
-        print(f"horovodrun: {missing_mpirun()}", file=sys.stderr)
-        return NO_MPIRUN
-    words = make_words(program, job, environ, arguments)
+        say(f"{flag} is ignored: {NOT_MET[flag][1]}")
+    job, environ, command = make_command(arguments, say)
     sys.stdout.flush()
     return supervise(
-        words,
-        mpirun.launcher_environment(environ, os.getuid()),
-        size=job.size,
-        start_timeout_s=start_timeout(environ),
+        command.words, command.environ, size=job.size, start_timeout_s=start_timeout(environ)
     )
+
+
+def say(text: str) -> None:
+    """Tell the user, on standard error."""
+    print(f"horovodrun: {text}", file=sys.stderr, flush=True)
+
+
+def make_command(
+    arguments: argparse.Namespace, say: Callable[[str], object]
+) -> tuple[mpirun.Job, dict[str, str], ways.Command]:
+    """Return the job, its environment and what starts it; ``say`` gets what users should know.
+
+    Raises:
+        As ``start``.
+    """
+    job = make_job(arguments)
+    environ = make_environment(arguments)
+    way, why = ways.choose(environ)
+    if why:
+        say(f"{why}: the ranks start without MPI, as with --gloo (--mpi insists on MPI)")
+    for flag in given(arguments, way.without_effect):
+        say(f"{flag} is ignored: {way.without_effect[flag][1]}")
+    command = way.command(job, environ, _rank_options(job, arguments))
+    if arguments.verbose:
+        say(f"({way.name}) {shlex.join(command.words)}")
+    return job, environ, command
+
+
+def _rank_options(job: mpirun.Job, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of ``rank_process``."""
+    options: dict[str, Any] = {"size": job.size, "announce": True}
+    if arguments.output_filename:
+        options["output"] = os.path.abspath(arguments.output_filename)
+    if arguments.prefix_output_with_timestamp:
+        options["timestamps"] = True
+    return options
 
 
 def parse_options(argv: Sequence[str]) -> argparse.Namespace:
@@ -101,31 +128,6 @@ def parse_options(argv: Sequence[str]) -> argparse.Namespace:
 
     parser.error = refuse  # type: ignore[method-assign]
     return parser.parse_args(argv)
-
-
-def make_words(
-    program: Path, job: mpirun.Job, environ: Mapping[str, str], arguments: argparse.Namespace
-) -> list[str]:
-    """Return the mpirun command line that runs ``job``, every rank under ``rank_process``."""
-    options: dict[str, Any] = {"size": job.size, "announce": True, "hosts": equal_hosts(job)}
-    if arguments.output_filename:
-        options["output"] = os.path.abspath(arguments.output_filename)
-    if arguments.prefix_output_with_timestamp:
-        options["timestamps"] = True
-    job = dataclasses.replace(job, command=rank_command(job.command, options))
-    family = mpirun.ask_family(program)
-    words = mpirun.command_line(program, family, job, environ, mpirun.physical_cores())
-    if arguments.verbose:
-        print(f"horovodrun ({family}): {shlex.join(words)}", file=sys.stderr, flush=True)
-    return words
-
-
-def equal_hosts(job: mpirun.Job) -> int:
-    """Return how many hosts run equally many ranks, 0 where that is not known beforehand."""
-    slots = {number for _, number in job.hosts}
-    count = len({name for name, _ in job.hosts})
-    filled = len(slots) == 1 and count == len(job.hosts) and count * (slots.pop() or 0) == job.size
-    return count if filled else 0
 
 
 def start_timeout(environ: Mapping[str, str]) -> float | None:
@@ -145,7 +147,7 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         ValueError: No number of ranks or no command, or an option that this launcher has not.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    hosts, user = _hosts(arguments)
+    hosts = _hosts(arguments)
     size = find_ranks(hosts, os.environ) if arguments.num_proc is None else arguments.num_proc
     if size is None:
         raise ValueError(
@@ -166,7 +168,6 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         hosts=hosts,
         network_interfaces=_interfaces(arguments, hosts),
         ssh_port=arguments.ssh_port,
-        ssh_user=user,
         ssh_identity_file=arguments.ssh_identity_file or "",
         tcp=arguments.tcp,
         binding_args=_words("--binding-args", arguments.binding_args) or None,
@@ -175,19 +176,27 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
 
 
 def given(arguments: argparse.Namespace, options: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Return those flags of ``options`` (flag -> destination, why) that the command line has."""
-    return [flag for flag, (name, _) in options.items() if getattr(arguments, name)]
+    """Return those flags of ``options`` that the command line has.
+
+    Args:
+        arguments: Of the command line.
+        options: Flag -> (destination, or the variable that it exports; why).
+    """
+    return [
+        flag
+        for flag, (name, _) in options.items()
+        if getattr(arguments, name, None) or name in arguments.exported
+    ]
 
 
-def _hosts(arguments: argparse.Namespace) -> tuple[Hosts, str]:
-    """Return the hosts and the user for ssh."""
+def _hosts(arguments: argparse.Namespace) -> Hosts:
     if arguments.hostfile:
-        return split_users(parse_hostfile(Path(arguments.hostfile)))
-    return split_users(parse_hosts(arguments.hosts) if arguments.hosts else [])
+        return parse_hostfile(Path(arguments.hostfile))
+    return parse_hosts(arguments.hosts) if arguments.hosts else []
 
 
 def _interfaces(arguments: argparse.Namespace, hosts: Hosts) -> list[str]:
-    """Return the interfaces for MPI; a name must exist where this host takes part.
+    """Return the interfaces to use; a name must exist where this host takes part.
 
     Raises:
         ValueError: It does not; without this check, ranks wait for each other.
@@ -195,7 +204,9 @@ def _interfaces(arguments: argparse.Namespace, hosts: Hosts) -> list[str]:
     text = ",".join(arguments.network_interfaces or ())
     names = [name.strip() for name in text.split(",") if name.strip()]
     in_queue = any(name in os.environ for name in mpirun.RESOURCE_MANAGERS)
-    takes_part = any(mpirun.is_here(name) for name, _ in hosts) if hosts else not in_queue
+    takes_part = (
+        any(mpirun.is_here(name.rpartition("@")[2]) for name, _ in hosts) if hosts else not in_queue
+    )
     there = {name for _, name in socket.if_nameindex()}
     subnets = [name for name in names if "/" in name]
     missing = [name for name in names if name not in there and name not in subnets]
@@ -251,16 +262,6 @@ def make_environment(arguments: argparse.Namespace) -> dict[str, str]:
         for warning in warnings:
             print(f"horovodrun: {warning}", file=sys.stderr)
     return job_environment(os.environ, config, arguments.exported)
-
-
-def missing_mpirun() -> str:
-    """Return the sentence for a machine without ``mpirun``."""
-    build = probe.engine_build()
-    why = build.error or f"mpi4py uses {build.library or 'no MPI'}"
-    return (
-        f"no mpirun beside mpi4py's MPI or on PATH ({why}); put your MPI's bin folder on PATH, "
-        "or use your site's launcher (srun, mpiexec); see horovodrun --check-build"
-    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from horovod.runner import mpirun, probe
+from horovod.runner import mpirun, ways
 
 
 def mpi_available(env: Mapping[str, str] | None = None) -> bool:
@@ -34,8 +34,7 @@ def is_spectrum_mpi(env: Mapping[str, str] | None = None) -> bool:
 
 
 def _program(env: Mapping[str, str] | None) -> os.PathLike[str] | None:
-    path = (os.environ if env is None else env).get("PATH")
-    return probe.find_mpirun(probe.engine_build().library, path)
+    return ways.find_mpi((os.environ if env is None else env).get("PATH"))[0]
 
 
 def _family(env: Mapping[str, str] | None) -> mpirun.Family | None:

@@ -25,7 +25,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PASSED_NAMES = (
@@ -45,8 +45,9 @@ ROOT_VARIABLES = (
     "PRTE_ALLOW_RUN_AS_ROOT",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
-PLACE_IN_ANOTHER_JOB = (
+PLACE_IN_ANOTHER_JOB = re.compile(
     r"OMPI_(?!MCA_|ALLOW_)|PMIX_(?!MCA_)|PMI2?_|PRTE_(?!MCA_|ALLOW_)|HYDI_|MPI_LOCAL"
+    r"|TORCHELASTIC_|(LOCAL_|GROUP_)?RANK$|HOROVOD_GLOO_RENDEZVOUS_"
 )
 _OTHER_AGENT = re.compile(
     r"plm_(ssh|rsh)_agent|^HYDRA_LAUNCHER|^I_MPI_HYDRA_BOOTSTRAP|^--?(launcher|bootstrap)"
@@ -81,10 +82,10 @@ class Job:
     Attributes:
         size: Number of ranks.
         command: Program and arguments.
-        hosts: (name, slots or None) in order; empty: this host, or what a resource manager allots.
+        hosts: ([user@]name, slots or None) in order; empty: this host, or what a resource manager
+            allots.
         network_interfaces: Interfaces that MPI may use; empty: all.
         ssh_port: Port of ssh on the other hosts, or None.
-        ssh_user: User of ssh on the other hosts; "" for ssh's own choice.
         ssh_identity_file: Key for ssh to the other hosts; "" for ssh's own choice.
         tcp: MPI uses TCP, whatever else the network can.
         binding_args: Words instead of "bind to none", or None.
@@ -96,7 +97,6 @@ class Job:
     hosts: Sequence[tuple[str, int | None]] = ()
     network_interfaces: Sequence[str] = ()
     ssh_port: int | None = None
-    ssh_user: str = ""
     ssh_identity_file: str = ""
     tcp: bool = False
     binding_args: Sequence[str] | None = None
@@ -156,13 +156,39 @@ def command_line(
     Raises:
         ValueError: An option that this family has no words for, or no way to another host.
     """
+    hosts, user = split_users(job.hosts)
+    job = replace(job, hosts=hosts)
     check_way_to_hosts(job, environ)
-    build = _open_mpi if family in (Family.OPEN_MPI_4, Family.OPEN_MPI_5) else _hydra
-    words = [str(program), "-n", str(job.size), *build(family, job, environ, cores)]
-    return [*words, *job.mpi_args, *job.command]
+    own = ["-n", str(job.size)]
+    if family in (Family.OPEN_MPI_4, Family.OPEN_MPI_5):
+        # The user's words come first: Open MPI 5.0.11 crashes on "-v" behind "--bind-to none".
+        own += _open_mpi(family, job, user, environ, cores)
+        return [str(program), *job.mpi_args, *own, *job.command]
+    own += _hydra(family, job, user, environ, cores)
+    return [str(program), *own, *job.mpi_args, *job.command]
 
 
-def _open_mpi(family: Family, job: Job, environ: Mapping[str, str], cores: int) -> list[str]:
+def split_users(
+    hosts: Sequence[tuple[str, int | None]],
+) -> tuple[list[tuple[str, int | None]], str]:
+    """Return ``hosts`` without their users, and the user for ssh ("" for ssh's own choice).
+
+    Raises:
+        ValueError: Users differ: one command line of ssh serves all hosts.
+    """
+    split = [(name.rpartition("@"), slots) for name, slots in hosts]
+    users = {user for (user, _, name), _ in split if not is_here(name)}
+    if len(users) > 1:
+        raise ValueError(
+            f"-H: expected one user for all other hosts, got {sorted(users)}; put each host's "
+            "'User' under 'Host' in ~/.ssh/config and leave it out here"
+        )
+    return [(name, slots) for (_, _, name), slots in split], "".join(users)
+
+
+def _open_mpi(
+    family: Family, job: Job, user: str, environ: Mapping[str, str], cores: int
+) -> list[str]:
     new = family is Family.OPEN_MPI_5
     words = ["--host", _host_list(job)] if job.hosts else []
     words += ["--bind-to", "none"] if job.binding_args is None else list(job.binding_args)
@@ -175,28 +201,31 @@ def _open_mpi(family: Family, job: Job, environ: Mapping[str, str], cores: int) 
         words += ["--mca", "btl_tcp_if_include", names]
         words += ["--prtemca", "prte_if_include"] if new else ["--mca", "oob_tcp_if_include"]
         words += [names]
-    if ssh := _ssh_options(job):
+    if ssh := ssh_words(job, user):
         words += ["--prtemca", "plm_ssh_args"] if new else ["--mca", "plm_rsh_args"]
-        words += [ssh]
+        words += [" ".join(ssh)]
     if is_remote(job):
         words += [word for name in passed_variables(environ) for word in ("-x", name)]
     return words
 
 
-def _ssh_options(job: Job) -> str:
-    user = ["-l", job.ssh_user] if job.ssh_user else []
+def ssh_words(job: Job, user: str = "") -> list[str]:
+    """Return the options of ssh to the other hosts; ``user`` is "" for ssh's own choice."""
+    login = ["-l", user] if user else []
     port = [] if job.ssh_port is None else ["-p", str(job.ssh_port)]
     key = ["-i", job.ssh_identity_file] if job.ssh_identity_file else []
-    return " ".join([*user, *port, *key])
+    return [*login, *port, *key]
 
 
-def _hydra(family: Family, job: Job, environ: Mapping[str, str], cores: int) -> list[str]:
+def _hydra(
+    family: Family, job: Job, user: str, environ: Mapping[str, str], cores: int
+) -> list[str]:
     """Return the words for MPICH and Intel MPI.
 
     Raises:
         ValueError: An option that this family has no words for.
     """
-    if _ssh_options(job):
+    if ssh_words(job, user):
         raise ValueError(
             f"-p, -i, -H USER@HOST: {family} takes the port, the key and the user of ssh from "
             "~/.ssh/config only: put 'Port', 'IdentityFile' and 'User' under 'Host' there"
@@ -243,7 +272,7 @@ def needs_oversubscribe(job: Job, environ: Mapping[str, str], cores: int) -> boo
 
 def is_remote(job: Job) -> bool:
     """Return whether ``job`` uses another host than this one."""
-    return not all(is_here(name) for name, _ in job.hosts)
+    return not all(is_here(name.rpartition("@")[2]) for name, _ in job.hosts)
 
 
 def check_way_to_hosts(job: Job, environ: Mapping[str, str]) -> None:
@@ -269,7 +298,8 @@ def check_way_to_hosts(job: Job, environ: Mapping[str, str]) -> None:
 
 def is_here(host: str) -> bool:
     """Return whether ``host`` is a name of this one. **Local.**"""
-    return host in {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
+    name = socket.gethostname()
+    return host in {"localhost", "127.0.0.1", "::1", name, name.split(".")[0], socket.getfqdn()}
 
 
 def passed_variables(environ: Mapping[str, str]) -> list[str]:
@@ -285,13 +315,26 @@ def passed_variables(environ: Mapping[str, str]) -> list[str]:
 def launcher_environment(environ: Mapping[str, str], uid: int) -> dict[str, str]:
     """Return the environment of mpirun.
 
-    Root gets the permission to run. What tells a process its place in an MPI job is left out: a
-    notebook whose kernel is a job of one rank can start another job.
+    Root gets the permission to run.
     """
-    kept = {
-        name: text for name, text in environ.items() if not re.match(PLACE_IN_ANOTHER_JOB, name)
-    }
-    return {**kept, **({name: "1" for name in ROOT_VARIABLES} if uid == 0 else {})}
+    roots = {name: "1" for name in ROOT_VARIABLES} if uid == 0 else {}
+    return {**outside_of_jobs(environ), **roots}
+
+
+def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environ`` without what tells a process its place in a job.
+
+    A notebook whose kernel is a job of one rank can start another job.
+    """
+    return {name: text for name, text in environ.items() if not PLACE_IN_ANOTHER_JOB.match(name)}
+
+
+def equal_hosts(job: Job) -> int:
+    """Return how many hosts run equally many ranks, 0 where that is not known beforehand."""
+    slots = {number for _, number in job.hosts}
+    count = len({name for name, _ in job.hosts})
+    filled = len(slots) == 1 and count == len(job.hosts) and count * (slots.pop() or 0) == job.size
+    return count if filled else 0
 
 
 def physical_cores(sys_cpu: Path = Path("/sys/devices/system/cpu")) -> int:

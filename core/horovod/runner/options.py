@@ -200,6 +200,13 @@ OPTIONS: tuple[Option, ...] = (
         encode=check_seconds,
     ),
     Option(
+        flag="--gloo-timeout-seconds",
+        env="HOROVOD_GLOO_TIMEOUT_SECONDS",
+        key="library_options.gloo_timeout_seconds",
+        metavar="S",
+        help="without MPI: longest wait of a rank for the others in hvd.init()",
+    ),
+    Option(
         flag="--log-level",
         env="HOROVOD_LOG_LEVEL",
         key="logging.level",

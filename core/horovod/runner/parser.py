@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import horovod
+from horovod.common.launched import CONTROLLER
 from horovod.runner.options import OPTIONS, Option
 
-_MPI_ONLY = "mpirun starts the ranks, and MPI moves their data"
 _NOT_ELASTIC = "this job has a fixed size"
 NOT_MET = {
-    "--gloo": ("gloo", _MPI_ONLY),
-    "--jsrun": ("jsrun", _MPI_ONLY),
-    "--gloo-timeout-seconds": ("gloo_timeout", _MPI_ONLY),
+    "--jsrun": ("jsrun", "mpirun or horovodrun itself (--gloo) starts the ranks"),
     "--torus-allreduce": ("torus", "there is no torus allreduce in this package"),
     "--min-np": ("min_np", _NOT_ELASTIC),
     "--min-num-proc": ("min_np", _NOT_ELASTIC),
@@ -39,7 +37,7 @@ REFUSED = {
 WORDS_FOR_MPIRUN = ("--mpi-args", "--binding-args")
 
 _NARGS: dict[str, dict[str, Any]] = {
-    **{flag: {"action": "store_true"} for flag in ("--gloo", "--jsrun", "--torus-allreduce")},
+    **{flag: {"action": "store_true"} for flag in ("--jsrun", "--torus-allreduce")},
     "--blacklist-cooldown-range": {"nargs": 2},
 }
 
@@ -68,6 +66,24 @@ class _Export(argparse.Action):
         namespace.exported = {**namespace.exported, self.option.env: text}
 
 
+class _Controller(argparse.Action):
+    """Makes --mpi and --gloo values of HOROVOD_CONTROLLER."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(nargs=0, **kwargs)  # type: ignore[arg-type]
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the variable's text."""
+        name = self.option_strings[0].removeprefix("--")
+        namespace.exported = {**namespace.exported, CONTROLLER: name}
+
+
 class _Parser(argparse.ArgumentParser):
     """Takes words for mpirun as they are, also a single one that begins with a dash."""
 
@@ -94,7 +110,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of ``horovodrun``."""
     parser = _Parser(
         prog="horovodrun",
-        description="Start a data-parallel job on MPI.",
+        description="Start a data-parallel job, by MPI where there is one, else by itself.",
         usage="horovodrun -np N [options] COMMAND [ARGUMENT ...]",
         allow_abbrev=False,
     )
@@ -104,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("-np", "-n", "--num-proc", type=int, metavar="N", help="number of ranks")
     add("-cb", "--check-build", action="store_true", help="say what this build can do, and exit")
     add("--config-file", metavar="YAML", help="options from a file; the command line beats it")
-    add("--verbose", action="store_true", help="print the mpirun command")
+    add("--verbose", action="store_true", help="print the command that starts the ranks")
     add(
         "--output-filename",
         metavar="DIR",
@@ -123,7 +139,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--network-interface",
         action="append",
         metavar="A,B",
-        help="interfaces for MPI, by commas or by repeating the option",
+        help="network interfaces to use, by commas or by repeating the option",
     )
     add("--tcp", action="store_true", help="MPI uses TCP, whatever else the network can")
     add("-i", "--ssh-identity-file", metavar="FILE", help="ssh key for the other hosts")
@@ -131,7 +147,12 @@ def make_parser() -> argparse.ArgumentParser:
     hosts = parser.add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and their slots")
     hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines: HOST slots=N")
-    add("--mpi", action="store_true", help="accepted: the only controller")
+    controller = parser.add_mutually_exclusive_group()
+    for flag, text in (
+        ("--mpi", "mpirun starts the ranks, or nothing does (default: where there is an MPI)"),
+        ("--gloo", "the ranks start without MPI, here and over ssh"),
+    ):
+        controller.add_argument(flag, action=_Controller, dest=argparse.SUPPRESS, help=text)
     add("--disable-cache", action="store_true", help="accepted: nothing is cached")
     add("--no-torus-allreduce", action="store_true", help=argparse.SUPPRESS)  # there is none
     for flag, (name, _) in {**NOT_MET, **REFUSED}.items():

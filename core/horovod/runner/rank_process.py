@@ -1,9 +1,10 @@
 """Runs the command of one rank: ``python -I -S rank_process.py OPTIONS COMMAND ...``.
 
-It stands between mpirun and the command, which runs as its child with the same standard input,
-environment and open files. What the command writes passes through unchanged, byte by byte, and is
-also kept: in a file per stream, and as the last lines that the launcher shows when this rank is the
-first to fail. Signals go to the command, its exit code or signal becomes ours.
+It stands between what starts ranks (mpirun, or ``host_process``) and the command, which runs as its
+child with the same standard input, environment and open files. What the command writes passes
+through unchanged, byte by byte, and is also kept: in a file per stream, and as the last lines that
+the launcher shows when this rank is the first to fail. Signals go to the command, its exit code or
+signal becomes ours.
 
 A *record* is how this process speaks to the launcher: JSON in base64 between two marks, in
 standard error, where it arrives from any host. Standard library only; it is run by its path.
@@ -44,6 +45,8 @@ PLACE_VARIABLES = tuple(
 )
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+KILL_COMMAND = signal.SIGRTMIN
+"""Kills the command and what it has started: SIGKILL itself cannot be passed on."""
 CANNOT_START = 127
 ORPHAN_CHECK_SECONDS = 1.0
 """How often a rank looks whether what started it (mpirun, its daemon) is still there."""
@@ -57,8 +60,16 @@ def find_rank(environ: Any) -> int:
     return next((int(text) for text in texts if text.isdecimal()), 0)
 
 
-def place_variables(environ: Any, size: int, hosts: int) -> dict[str, str]:
-    """Return Horovod's variables of a rank's place, which libraries read without an ``init``.
+def own_rank(options: dict[str, Any]) -> int:
+    """Return the rank of this process: what ``options`` say, or MPI's launcher."""
+    rank: int = options.get("place", {}).get("RANK", -1)
+    return find_rank(os.environ) if rank < 0 else rank
+
+
+def place_of(environ: Any, size: int, hosts: int) -> dict[str, int]:
+    """Return a rank's place by the names of Horovod's variables without their prefix.
+
+    Libraries read those variables without an ``init``.
 
     Args:
         environ: Of this process, from MPI's launcher.
@@ -77,7 +88,7 @@ def place_variables(environ: Any, size: int, hosts: int) -> dict[str, str]:
             if cross_size * local_size == size and rank % local_size == local_rank:
                 place |= {"CROSS_RANK": rank // local_size, "CROSS_SIZE": cross_size}
             break
-    return {f"HOROVOD_{name}": str(number) for name, number in place.items()}
+    return place
 
 
 def encode_record(content: dict[str, Any]) -> bytes:
@@ -153,11 +164,14 @@ class Stream:
         copy: What is kept of it in a file, or None.
         tail: Where the last lines are kept.
         timestamps: Every line gets the time in front.
+        terminal: The command gets a terminal; it does also where ours is one.
     """
 
-    def __init__(self, number: int, copy: Copy | None, tail: Tail, timestamps: bool) -> None:
+    def __init__(
+        self, number: int, copy: Copy | None, tail: Tail, timestamps: bool, terminal: bool
+    ) -> None:
         self.number = number
-        self.source, self.given = _channel(os.isatty(number))
+        self.source, self.given = _channel(terminal or os.isatty(number))
         self._copy = copy
         self._tail, self._timestamps, self._line_begins = tail, timestamps, True
         self._readers_are_gone = False
@@ -201,12 +215,13 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _channel(terminal: bool) -> tuple[int, int]:
-    """Return (read end, write end): a terminal where ours is one, so that the command sees one."""
-    if not terminal:
-        return os.pipe()
-    source, given = os.openpty()
-    tty.setraw(given)
-    return source, given
+    """Return (read end, write end): a terminal where one is wanted and the system has one left."""
+    with contextlib.suppress(OSError):
+        if terminal:
+            source, given = os.openpty()
+            tty.setraw(given)
+            return source, given
+    return os.pipe()
 
 
 class RankProcess:
@@ -217,7 +232,7 @@ class RankProcess:
     """
 
     def __init__(self, command: list[str], options: dict[str, Any]) -> None:
-        self.rank = find_rank(os.environ)
+        self.rank = own_rank(options)
         self.tail = Tail()
         self._told_to_end = False
         self._parent = os.getppid()
@@ -225,10 +240,11 @@ class RankProcess:
         folder = options.get("output") and rank_folder(
             options["output"], self.rank, options["size"]
         )
+        lines = bool(options.get("terminal"))  # on which programs write whole lines, at once
         copies = [Copy(folder / name) if folder else None for name in ("stdout", "stderr")]
         self._streams = [
-            Stream(number, copy, self.tail, bool(options.get("timestamps")))
-            for number, copy in zip((1, 2), copies, strict=True)
+            Stream(number, copy, self.tail, bool(options.get("timestamps")), terminal)
+            for number, copy, terminal in zip((1, 2), copies, (lines, False), strict=True)
         ]
         self._wake, wake_end = os.pipe()
         os.set_blocking(wake_end, False)
@@ -237,10 +253,12 @@ class RankProcess:
         for name in PLACE_VARIABLES:
             os.environ.pop(name, None)  # those of a job that started this one
         size, hosts = options.get("size", 1), options.get("hosts", 0)
-        os.environ.update(place_variables(os.environ, size, hosts))
+        place = options.get("place") or place_of(os.environ, size, hosts)
+        os.environ.update({f"HOROVOD_{name}": str(number) for name, number in place.items()})
         self._child = self._start(command)
         for number in PASSED_ON:
             signal.signal(number, self._pass_on)
+        signal.signal(KILL_COMMAND, lambda *_: self._pass_on(signal.SIGKILL, None))
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
@@ -337,11 +355,11 @@ def main(argv: list[str]) -> None:
     """Run the command and end as it ended."""
     options, command = json.loads(argv[1]), argv[2:]
     if options.get("announce"):
-        send_record({"started": find_rank(os.environ)})
+        send_record({"started": own_rank(options)})
     try:
         process = RankProcess(command, options)
     except (NotStartedError, OSError) as error:
-        rank, host, code = find_rank(os.environ), socket.gethostname(), getattr(error, "code", 1)
+        rank, host, code = own_rank(options), socket.gethostname(), getattr(error, "code", 1)
         text = str(error)[-TAIL_BYTES:]
         send_record({"rank": rank, "host": host, "code": code, "told": False, "tail": [text]})
         os._exit(code)

@@ -1,8 +1,8 @@
 """Watches a running ``mpirun``: passes signals on, and learns which rank was the first to fail.
 
-mpirun is a child in the same process group, with the same standard input and output. Its standard
-error comes through us, without the records that the ranks' processes put there (see
-``rank_process``).
+mpirun, in whose place ``starter`` stands where there is no MPI, is a child in the same process
+group, with the same standard input and output. Its standard error comes through us, without the
+records that the ranks' processes put there (see ``rank_process``).
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def supervise(
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WAKING)
     try:
-        job = RunningJob(words, environ, out=None, err=lambda data: _write_all(2, data))
+        job = RunningJob(words, environ, out=None, err=lambda data: write_all(2, data))
         signals = _watch(job, size, start_timeout_s)
         job.drain()
     finally:
@@ -249,7 +249,8 @@ def supervise(
     return conclude(job, signals)
 
 
-def _write_all(number: int, data: bytes) -> None:
+def write_all(number: int, data: bytes) -> None:
+    """Write ``data`` to a file descriptor, as far as somebody reads it."""
     left = memoryview(data)
     with contextlib.suppress(OSError):  # nobody reads: mpirun must be able to go on
         while left:

@@ -12,6 +12,7 @@ from horovod.common.reduce_ops import (
 )
 from horovod.common.util import num_rank_is_power_2 as num_rank_is_power_2
 from horovod.torch import operations as _operations
+from horovod.torch.agent_store import open_store as _open_store
 from horovod.torch.compression import Compression as Compression
 from horovod.torch.operations import *  # noqa: F403
 from horovod.tuning import autotuning as _autotuning
@@ -32,9 +33,10 @@ def init(comm: object = None, process_sets: object = None) -> None:
 
     Raises:
         ValueError: A setting is wrong, or the ranks disagree on one; the same error on every rank.
-        RuntimeError: No MPI, a wrong launcher, a forked child, or the ranks do not connect.
+        RuntimeError: A wrong launcher, launchers' variables that disagree, a forked child, or the
+            ranks do not meet or connect.
     """
-    _autotuning.init(comm, process_sets)
+    _autotuning.init(comm, process_sets, _open_store)
 
 
 def shutdown() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.service.step_source import StepSource
 from horovod.common import basics
+from horovod.common.joining import OpenStore
 from horovod.tuning.session import Session, State
 from horovod.tuning.table import PARAMETERS
 
@@ -45,7 +46,9 @@ _steps = StepSource()
 _optimizers = itertools.count()
 
 
-def init(comm: object = None, process_sets: object = None) -> None:
+def init(
+    comm: object = None, process_sets: object = None, open_store: OpenStore | None = None
+) -> None:
     """Start the runtime, with the tuner where HOROVOD_AUTOTUNE is on. **Collective:** all ranks.
 
     Idempotent; arguments and errors as ``horovod.common.basics.init``.
@@ -53,7 +56,7 @@ def init(comm: object = None, process_sets: object = None) -> None:
     global _session, _steps
     if not basics.is_initialized():
         session = Session()
-        basics.init(comm, process_sets, session)
+        basics.init(comm, process_sets, session, open_store)
         _session, _steps = session, StepSource()
 
 

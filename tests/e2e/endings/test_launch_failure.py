@@ -11,14 +11,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from e2e.commands import Commands, wait_until
 from e2e.test_launch import alive
 from horovod.runner.rank_process import encode_record
 
 ONE_FAILS = """
 import os, sys, time
-print("line of rank", os.environ["OMPI_COMM_WORLD_RANK"], flush=True)
-if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+print("line of rank", os.environ["HOROVOD_RANK"], flush=True)
+if os.environ["HOROVOD_RANK"] == "1":
     raise ValueError("this is why")
 time.sleep(60)
 """
@@ -27,7 +29,7 @@ import os, pathlib, signal, time
 def stop(number, frame):
     raise SystemExit(3)
 signal.signal(signal.SIGTERM, stop)
-path = pathlib.Path("pid-" + os.environ["OMPI_COMM_WORLD_RANK"])
+path = pathlib.Path("pid-" + os.environ["HOROVOD_RANK"])
 path.with_suffix(".part").write_text(str(os.getpid()))
 path.with_suffix(".part").rename(path)
 time.sleep(60)
@@ -47,15 +49,23 @@ except hvd.HorovodInternalError:
 STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 
 
+@pytest.fixture(params=["--mpi", "--gloo"])
+def launcher(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The words before the options, for both ways of starting ranks."""
+    return ("horovodrun", request.param)
+
+
 def sleeping_pids(folder: Path) -> list[int]:
     files = [folder / "pid-0", folder / "pid-1"]
     wait_until(lambda: all(file.exists() for file in files), 20)
     return [int(file.read_text()) for file in files]
 
 
-def test_the_first_failing_ranks_last_lines_are_shown(commands: Commands) -> None:
+def test_the_first_failing_ranks_last_lines_are_shown(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
     begun = time.monotonic()
-    result = commands.run("horovodrun", "-np", "2", sys.executable, "-c", ONE_FAILS)
+    result = commands.run(*launcher, "-np", "2", sys.executable, "-c", ONE_FAILS)
     assert result.returncode == 1
     assert time.monotonic() - begun < 20
     shown = result.stderr.split("horovodrun: rank 1 on ")[1]
@@ -65,8 +75,10 @@ def test_the_first_failing_ranks_last_lines_are_shown(commands: Commands) -> Non
     assert "\x1e" not in result.stderr
 
 
-def test_a_rank_that_is_killed_is_named_with_its_signal(commands: Commands) -> None:
-    process = commands.start("horovodrun", "-np", "2", sys.executable, "-c", SLEEPERS)
+def test_a_rank_that_is_killed_is_named_with_its_signal(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
+    process = commands.start(*launcher, "-np", "2", sys.executable, "-c", SLEEPERS)
     pids = sleeping_pids(commands.folder)
     os.kill(pids[1], signal.SIGKILL)
     _, err = process.communicate(timeout=30)
@@ -93,8 +105,10 @@ def test_ranks_that_have_caught_an_error_and_end_together_end_mpi_too(
     assert "first to fail" not in result.stderr and "finalize" not in result.stderr
 
 
-def test_a_terminated_launcher_ends_all_ranks(commands: Commands) -> None:
-    process = commands.start("horovodrun", "-np", "2", sys.executable, "-c", SLEEPERS)
+def test_a_terminated_launcher_ends_all_ranks(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
+    process = commands.start(*launcher, "-np", "2", sys.executable, "-c", SLEEPERS)
     pids = sleeping_pids(commands.folder)
     process.terminate()
     _, err = process.communicate(timeout=30)
@@ -103,15 +117,19 @@ def test_a_terminated_launcher_ends_all_ranks(commands: Commands) -> None:
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)
 
 
-def test_ranks_do_not_survive_a_launcher_that_is_killed(commands: Commands) -> None:
-    process = commands.start("horovodrun", "-np", "2", sys.executable, "-c", SLEEPERS)
+def test_ranks_do_not_survive_a_launcher_that_is_killed(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
+    process = commands.start(*launcher, "-np", "2", sys.executable, "-c", SLEEPERS)
     pids = sleeping_pids(commands.folder)
     process.kill()
     wait_until(lambda: not any(alive(pid) for pid in pids), 20)
 
 
-def test_control_c_in_a_terminal_ends_all_ranks(commands: Commands) -> None:
-    command = [str(Path(sys.executable).with_name("horovodrun")), "-np", "2"]
+def test_control_c_in_a_terminal_ends_all_ranks(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
+    command = [str(Path(sys.executable).with_name(launcher[0])), *launcher[1:], "-np", "2"]
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(commands.folder)
@@ -137,9 +155,11 @@ def drained(terminal: int, pid: int) -> int | None:
     return status if ended else None
 
 
-def test_every_rank_has_its_files_in_horovods_layout(commands: Commands) -> None:
-    code = "import os, sys; r = os.environ['OMPI_COMM_WORLD_RANK']; print(r); sys.exit('e' + r)"
-    words = ["horovodrun", "-np", "2", "--output-filename", "out", sys.executable, "-c", code]
+def test_every_rank_has_its_files_in_horovods_layout(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
+    code = "import os, sys; r = os.environ['HOROVOD_RANK']; print(r); sys.exit('e' + r)"
+    words = [*launcher, "-np", "2", "--output-filename", "out", sys.executable, "-c", code]
     result = commands.run(*words)
     assert result.returncode == 1
     files = {
@@ -151,16 +171,20 @@ def test_every_rank_has_its_files_in_horovods_layout(commands: Commands) -> None
     assert files[f"out/rank.{first}/stderr"] == f"e{first}\n"
 
 
-def test_long_output_without_newlines_is_unchanged(commands: Commands) -> None:
+def test_long_output_without_newlines_is_unchanged(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
     code = "import sys; sys.stdout.write('a\\tb' * 20000)"
-    result = commands.run("horovodrun", "-np", "1", sys.executable, "-c", code)
+    result = commands.run(*launcher, "-np", "1", sys.executable, "-c", code)
     assert (result.returncode, result.stdout) == (0, "a\tb" * 20000)
 
 
-def test_values_with_quotes_dots_and_newlines_arrive_intact(commands: Commands) -> None:
+def test_values_with_quotes_dots_and_newlines_arrive_intact(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
     value = "a.b 'c' \"d\" $(e) `f`\n-x G=h;\\n\u00e4"
     code = "import os, sys; sys.stdout.write(repr(os.environ['HOROVOD_HOSTNAME']) + '\\n')"
-    command = ["horovodrun", "-np", "2", sys.executable, "-c", code]
+    command = [*launcher, "-np", "2", sys.executable, "-c", code]
     result = commands.run(*command, HOROVOD_HOSTNAME=value)
     assert result.stdout.splitlines() == [repr(value)] * 2
 

@@ -19,7 +19,7 @@ def test_layout_is_horovods(monkeypatch: pytest.MonkeyPatch) -> None:
         "",
         "Available Controllers:",
         "    [X] MPI",
-        "    [ ] Gloo",
+        "    [X] Gloo",
         "",
     ]
     assert lines[start + 4] == "Available Tensor Operations:"

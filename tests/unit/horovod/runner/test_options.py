@@ -101,13 +101,14 @@ def test_config_file_has_the_options_of_the_command_line(tmp_path: Path) -> None
     )
     environment, warnings = read_config_file(file)
     assert environment == {
+        "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_FUSION_THRESHOLD": "12796297",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
         "HOROVOD_AUTOTUNE": "1",
         "HOROVOD_AUTOTUNE_LOG": "log.csv",
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
-    assert len(warnings) == 1
+    assert len(warnings) == 1 and "future.thing" in warnings[0]
     assert "future.thing" in warnings[0]
 
 
@@ -145,8 +146,10 @@ def test_horovods_own_config_file_starts(tmp_path: Path) -> None:
     )
     environment, warnings = read_config_file(file)
     assert environment["HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE"] == "0.9"
-    assert len(warnings) == 2 and "controller: gloo is ignored" in warnings[0]
-    assert all(name in warnings[1] for name in ("elastic.min_np", "gloo_timeout_seconds"))
+    assert environment["HOROVOD_CONTROLLER"] == "gloo"
+    assert environment["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "60"
+    assert len(warnings) == 1
+    assert all(name in warnings[0] for name in ("elastic.min_np", "ccl_bgt_affinity"))
 
 
 def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
@@ -257,11 +260,12 @@ def test_hosts_may_have_users_and_a_last_comma() -> None:
 
     assert job_of("localhost:2,").hosts == [("localhost", 2)]
     job = job_of("me@localhost:1,them@far:1")
-    assert (job.hosts, job.ssh_user) == ([("localhost", 1), ("far", 1)], "them")
+    assert job.hosts == [("me@localhost", 1), ("them@far", 1)]
     words = command_line(Path("mpirun"), Family.OPEN_MPI_5, job, {}, 2)
     assert words[words.index("plm_ssh_args") + 1] == "-l them"
+    assert words[words.index("--host") + 1] == "localhost:1,far:1"
     with pytest.raises(ValueError, match="one user for all other hosts"):
-        job_of("a@far:1,b@further:1")
+        command_line(Path("mpirun"), Family.OPEN_MPI_5, job_of("a@far:1,b@further:1"), {}, 2)
     with pytest.raises(ValueError, match="expected HOST:SLOTS"):
         job_of("a:1,,b:1")
 

@@ -19,7 +19,7 @@ from horovod.runner.rank_process import (
     Tail,
     encode_record,
     find_rank,
-    place_variables,
+    place_of,
     rank_folder,
 )
 from horovod.runner.supervise import End, RecordReader
@@ -194,25 +194,25 @@ def test_rank_is_what_the_launcher_says(environ: dict[str, str], rank: int) -> N
 @pytest.mark.parametrize(
     ("rank", "local", "size", "hosts", "cross"),
     [
-        (3, (1, 2), 4, 2, ("1", "2")),
-        (1, (1, 2), 2, 0, ("0", "1")),  # all on one host
+        (3, (1, 2), 4, 2, (1, 2)),
+        (1, (1, 2), 2, 0, (0, 1)),  # all on one host
         (1, (0, 2), 4, 2, (None, None)),  # in turns over the hosts
         (2, (0, 1), 3, 0, (None, None)),  # 2 + 1
-        (2, (0, 1), 3, 3, ("2", "3")),
+        (2, (0, 1), 3, 3, (2, 3)),
     ],
 )
 def test_a_place_among_hosts_is_told_where_it_is_certain(
-    rank: int, local: tuple[int, int], size: int, hosts: int, cross: tuple[str | None, ...]
+    rank: int, local: tuple[int, int], size: int, hosts: int, cross: tuple[int | None, ...]
 ) -> None:
     environ = {
         "OMPI_COMM_WORLD_RANK": str(rank),
         "OMPI_COMM_WORLD_LOCAL_RANK": str(local[0]),
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(local[1]),
     }
-    place = place_variables(environ, size, hosts)
-    assert (place["HOROVOD_RANK"], place["HOROVOD_SIZE"]) == (str(rank), str(size))
-    assert (place["HOROVOD_LOCAL_RANK"], place["HOROVOD_LOCAL_SIZE"]) == tuple(map(str, local))
-    assert (place.get("HOROVOD_CROSS_RANK"), place.get("HOROVOD_CROSS_SIZE")) == cross
+    place = place_of(environ, size, hosts)
+    assert (place["RANK"], place["SIZE"]) == (rank, size)
+    assert (place["LOCAL_RANK"], place["LOCAL_SIZE"]) == local
+    assert (place.get("CROSS_RANK"), place.get("CROSS_SIZE")) == cross
 
 
 def test_lines_of_the_two_streams_are_not_mixed_within():
