@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import socket
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from torch.optim.optimizer import (
 
 from autotune.ddp import meeting
 from autotune.ddp import torch_private as private
-from autotune.ddp.agreement import Agreed, Agreement, Declined, Over
+from autotune.ddp.agreement import Agreed, Agreement, Declined, Over, interval_of
 from autotune.ddp.session import Session
 from autotune.ddp.settings import JobSettings, replayed
 from autotune.ddp.steps import Steps
@@ -78,6 +79,7 @@ class Adapter:
         self._baseline = DdpParams()
         self._epoch, self._setting = 0, DdpParams()
         self._seen_steps, self._has_memory = 0, False
+        self._ended = 0.0
         self._steps: Steps | None = None
         self._agreement: Agreement | None = None
 
@@ -160,7 +162,7 @@ class Adapter:
             group = dist.new_group(backend="gloo", timeout=GROUP_PATIENCE)
             begin = _rounds_in(group)
             self._agreement = Agreement(begin, DdpParams, rank=self._rank, size=self._size)
-        self._watch()
+        self._watch(is_device=self._is_device(ddp))
         return ""
 
     def _decide(self, found: Sequence[meeting.Arrival], ddp: Any) -> meeting.Verdict:
@@ -208,12 +210,13 @@ class Adapter:
             pid=os.getpid(),
         )
 
-    def _watch(self) -> None:
+    def _watch(self, *, is_device: bool) -> None:
         private.watch_forward(self.before_forward, self.forward_begun)
-        begins = private.never_compiled(self.before_step)
         ends = private.never_compiled(self.stepped)
-        register_optimizer_step_pre_hook(lambda optimizer, *_: begins(optimizer))
         register_optimizer_step_post_hook(lambda optimizer, *_: ends(optimizer))
+        if is_device and self._rank == 0:
+            begins = private.never_compiled(self.before_step)
+            register_optimizer_step_pre_hook(lambda optimizer, *_: begins(optimizer))
 
     # ---- while the job trains -------------------------------------------------------------------
 
@@ -264,8 +267,8 @@ class Adapter:
         except Exception as error:
             self._fail(error)
         try:
-            wanted, is_idle = self.session.wanted, self.session.is_idle
-            outcome = self._agreement.step(wanted, self._can_make, is_idle=is_idle)
+            interval = interval_of(self._step_s(), is_idle=self.session.is_idle)
+            outcome = self._agreement.step(self.session.wanted, self._can_make, interval=interval)
         except Exception as error:
             self._end(f"rank {self._rank} has lost the others ({_short(error)})")
             return
@@ -285,12 +288,17 @@ class Adapter:
 
     # ---- below ----------------------------------------------------------------------------------
 
+    def _step_s(self) -> float:
+        """Return the time since the last step ended on this host, in seconds."""
+        before, self._ended = self._ended, time.perf_counter()
+        return self._ended - before
+
     def _report(self) -> None:
         if self._seen_steps < 2:  # what the script has added to the modules is there by now
             self._stop_if_untunable()
         self._seen_steps += 1
         if self._rank == 0 and self._steps is not None and not self._has_failed:
-            self.session.add(*self._steps.end(self._epoch))
+            self.session.add(*self._steps.end(self._epoch, is_idle=self.session.is_idle))
 
     def _stop_if_untunable(self) -> None:
         for module in self._modules:
@@ -396,7 +404,7 @@ class _Sum:
 
     def __init__(self, numbers: list[int], group: Any) -> None:
         self._numbers = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        self._work: Any = dist.all_reduce(self._numbers, group=group, async_op=True)
+        self._work: Any = private.begin_sum(self._numbers, group)
 
     def wait(self, seconds: float) -> list[int]:
         """Return the sums; raises after ``seconds``."""

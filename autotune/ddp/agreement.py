@@ -18,6 +18,7 @@ step alike, and stops, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,6 +30,15 @@ from autotune.trial import Setting
 PATIENCE_S = 30.0
 OFTEN, RARELY = 1, 32
 """Steps from one round to the next while the job is tuned, and when nothing is to come soon."""
+OFTEN_S, MOST_OFTEN = 0.02, 8
+"""While the job is tuned, a round begins at most every 20 ms, but at least every 8 steps."""
+
+
+def interval_of(step_s: float, *, is_idle: bool) -> int:
+    """Return how many steps rank 0 wants from one round to the next, by the time of a step."""
+    if is_idle:
+        return RARELY
+    return min(MOST_OFTEN, max(OFTEN, math.ceil(OFTEN_S / max(step_s, 1e-6))))
 
 
 class Round(Protocol):
@@ -99,14 +109,14 @@ class Agreement:
         proposal: Change | None,
         can_make: Callable[[], bool],
         *,
-        is_idle: bool = False,
+        interval: int = OFTEN,
     ) -> Outcome | None:
         """Take note of the end of a step, the same on all ranks; return what has come of a round.
 
         Args:
             proposal: On rank 0, the latest change that is wanted; elsewhere it is not looked at.
             can_make: Whether this rank can make new buckets.
-            is_idle: On rank 0, that no further change is to come soon.
+            interval: On rank 0, the steps that it wants from one round to the next.
         """
         if self.is_over:
             return None
@@ -116,11 +126,11 @@ class Agreement:
             self.is_over = True
             return outcome
         if self._clock % self._interval == 0:
-            self._begin_round(proposal, can_make, is_idle=is_idle)
+            self._begin_round(proposal, can_make, interval)
         return outcome
 
     def _begin_round(
-        self, proposal: Change | None, can_make: Callable[[], bool], *, is_idle: bool
+        self, proposal: Change | None, can_make: Callable[[], bool], interval: int
     ) -> None:
         is_ready = False
         try:
@@ -129,7 +139,7 @@ class Agreement:
             self.fail()
         from_root = [0] * (2 + len(self._kind.table.parameters))
         if self._rank == 0:
-            from_root[0] = RARELY if is_idle else OFTEN
+            from_root[0] = max(1, interval)
             if proposal is not None and proposal.epoch > self._epoch:
                 from_root[1:] = [proposal.epoch, *_whole(proposal, self._kind.table)]
         blame = 0 if self._is_well else self._rank + 1

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MODULE = "torch.nn.parallel.distributed"
 """Where the class is that is listened to."""
 
+_SPEAKER = "_AUTOTUNE_SPEAKER"
+"""Tells processes that rank 0 starts, which inherit its RANK, that they are not it."""
+
 logger = logging.getLogger("autotune.ddp")
 
 
@@ -48,7 +51,7 @@ class _Entry:
     """The one adapter of this process, made with the first module."""
 
     def __init__(self) -> None:
-        self.is_listening = False
+        self.is_listening = self.speaks = False
         self.adapter: Adapter | None = None
         self.is_off = False
 
@@ -68,7 +71,7 @@ class _Entry:
         """Say what there is to say at the end of the process."""
         if self.adapter is not None:
             self.adapter.finish()
-        elif not self.is_off and _is_rank_zero() and "torch.distributed" in sys.modules:
+        elif not self.is_off and self.speaks and "torch.distributed" in sys.modules:
             logger.warning("autotune: nothing was tuned: %s", _why_no_module())
 
 
@@ -112,6 +115,7 @@ def listen() -> None:
     if _entry.is_listening:
         return
     _entry.is_listening = True
+    _entry.speaks = _is_rank_zero_itself()
     _write_lines()
     atexit.register(_entry.finish)
     module = sys.modules.get(MODULE)
@@ -177,8 +181,11 @@ def _write_lines() -> None:
         logger.propagate = False
 
 
-def _is_rank_zero() -> bool:
-    return os.environ.get("RANK", "") == "0"
+def _is_rank_zero_itself() -> bool:
+    """Return whether this is rank 0's process, and none that rank 0 has started."""
+    if os.environ.get("RANK", "") != "0":
+        return False
+    return os.environ.setdefault(_SPEAKER, str(os.getpid())) == str(os.getpid())
 
 
 def _why_no_module() -> str:
@@ -187,5 +194,5 @@ def _why_no_module() -> str:
         "torch.distributed.fsdp": "FullyShardedDataParallel",
     }
     used = [name for module, name in others.items() if module in sys.modules]
-    hint = f" ({' and '.join(used)}, imported here, are not tuned)" if used else ""
+    hint = f"; what else may be in use here is not tuned: {', '.join(used)}" if used else ""
     return f"no DistributedDataParallel module was made{hint}"

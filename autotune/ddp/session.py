@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from autotune.service import protocol
 from autotune.service.epochs import Change
-from autotune.service.session import Finished
+from autotune.service.session import PUMP_SECONDS, Finished
 from autotune.service.session import Session as ServiceSession
 from autotune.tables.ddp import DdpParams
 
 logger = logging.getLogger("autotune.ddp")
+
+TALK_SECONDS = 0.02
+"""How often the service hears of steps while it tunes: shorter ones than that go together."""
 
 
 class Session(ServiceSession):
@@ -26,6 +30,7 @@ class Session(ServiceSession):
         super().__init__(logger, DdpParams, tag="ddp")
         self.wanted: Change | None = None
         self._is_training_now = False
+        self._next_talk = 0.0
         self._signatures: list[protocol.Signature] = []
         self._checks: list[protocol.ResultCheck] = []
         self._records: list[protocol.StepRecord] = []
@@ -60,9 +65,9 @@ class Session(ServiceSession):
             return
         self._records += records
         self._signatures += signatures
-        if self.is_idle:
-            self.tick()
-        else:
+        now = time.monotonic()
+        if now >= self._next_talk:
+            self._next_talk = now + (PUMP_SECONDS if self.is_idle else TALK_SECONDS)
             self._pump()
 
     def decline(self, change: Change, reason: str) -> None:

@@ -7,6 +7,7 @@ they have happened, so steps come out late, in order.
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections import deque
@@ -21,6 +22,12 @@ from autotune.service.protocol import Signature, StepRecord
 
 MOST_PENDING = 64
 """Steps on a device that may be under way; a queue is never so long, so older ones are dropped."""
+
+IDLE_EVERY = 8
+"""Steps from one look at what they wait for to the next, when nothing is being tried."""
+LAST_COMPUTED = 4
+"""Parameters, in the module's order, whose gradients tell where the backward computation ends: some
+may be unused."""
 
 
 @dataclass(kw_only=True)
@@ -43,7 +50,7 @@ class HostSteps:
 
     def __init__(self) -> None:
         self._began: float | None = None
-        self._exposed_us = 0.0
+        self._exposed_us = self._latest_us = 0.0
         self._unread: list[Any] = []
 
     def forward(self, ddp: Any) -> None:
@@ -56,13 +63,20 @@ class HostSteps:
     def backward_ends(self) -> None:
         """Take note that the optimizer begins."""
 
-    def end(self, step: _Step) -> list[tuple[_Step, float]]:
-        """End a step here; return steps that are known by now, with their times in us."""
+    def end(self, step: _Step, *, is_precise: bool) -> list[tuple[_Step, float]]:
+        """End a step here; return steps that are known by now, with their times in us.
+
+        Args:
+            step: The step.
+            is_precise: Look up how long it waited; else it waited as long as the one before.
+        """
         now = time.perf_counter()
-        for ddp in self._unread:
-            private.log_backward(ddp)
-            self._exposed_us += private.exposed_us(ddp)
-        step.exposed_us = self._exposed_us
+        if is_precise:
+            for ddp in self._unread:
+                private.log_backward(ddp)
+                self._exposed_us += private.exposed_us(ddp)
+            self._latest_us = self._exposed_us
+        step.exposed_us = self._latest_us
         began, self._began = self._began, now
         self._exposed_us, self._unread = 0.0, []
         return [] if began is None else [(step, 1e6 * (now - began))]
@@ -86,8 +100,9 @@ class DeviceSteps:
         """Have the end of the backward computation marked."""
         if id(ddp) not in self._watched:
             self._watched.add(id(ddp))
-            first = next(p for p in ddp.module.parameters() if p.requires_grad)
-            first.register_post_accumulate_grad_hook(self._mark)
+            trained = (one for one in ddp.module.parameters() if one.requires_grad)
+            for parameter in itertools.islice(trained, LAST_COMPUTED):
+                parameter.register_post_accumulate_grad_hook(self._mark)
 
     def _mark(self, parameter: Any) -> None:
         if not torch.cuda.is_current_stream_capturing():
@@ -98,8 +113,8 @@ class DeviceSteps:
         if self._computed is not None:
             self._waited = _event()
 
-    def end(self, step: _Step) -> list[tuple[_Step, float]]:
-        """See the host's."""
+    def end(self, step: _Step, *, is_precise: bool) -> list[tuple[_Step, float]]:
+        """See the host's; here it costs nothing to be precise."""
         now = _event()
         if self._last is not None:
             marks = [self._computed, self._waited]
@@ -164,13 +179,18 @@ class Steps:
         """Take note that the optimizer that ends steps begins."""
         self._clock.backward_ends()
 
-    def end(self, epoch: int) -> tuple[list[StepRecord], list[Signature]]:
-        """End a step; return those that are known by now, and what steps of new kinds reduce."""
+    def end(self, epoch: int, *, is_idle: bool = False) -> tuple[list[StepRecord], list[Signature]]:
+        """End a step; return those that are known by now, and what steps of new kinds reduce.
+
+        Args:
+            epoch: Of the setting that was in force during the whole step.
+            is_idle: Nothing is being tried: what a step waited for is looked up now and then.
+        """
         content = tuple(sorted(self._counts.items()))
         self._counts = {}
         step = _Step(number=self._number, epoch=epoch, content=content)
         self._number += 1
-        known = self._clock.end(step)
+        known = self._clock.end(step, is_precise=not is_idle or self._number % IDLE_EVERY == 0)
         return [self._record(one, time_us) for one, time_us in known], self._news(content)
 
     def rest(self) -> list[StepRecord]:

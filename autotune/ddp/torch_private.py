@@ -2,7 +2,7 @@
 
 Every attribute that is no public interface of torch is used here and nowhere else, and ``unknown``
 looks for all of them before the first use. They were read in the sources of torch 2.4 to 2.14. The
-capacities are in ``_bucket_config`` since 2.11, before that in attributes of the module.
+capacities are in ``_bucket_config`` in later ones, before that in attributes of the module.
 
 New buckets come from the module's own helpers: the hooks of the old reducer go, capacities are set,
 reducer and logger are initialised as the constructor does, and what the script had added to them
@@ -60,6 +60,8 @@ _ATTRIBUTES = (
     "require_backward_grad_sync",
     "static_graph",
 )
+_FIRST = "_autotune_first_bucket_bytes"
+"""Ours: what the first bucket was made by, where torch keeps no such attribute."""
 _SIZES = ("bucket_bytes_cap", "bucket_bytes_cap_default")
 _TIMES = ("backward_comm_time_end", "backward_compute_time_end")
 
@@ -122,7 +124,8 @@ def setting_of(ddp: Any) -> DdpParams:
     if config is not None:
         first = int(config.first_bucket_bytes_cap)
     else:
-        first = dist._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else cap
+        own = getattr(ddp, _FIRST, dist._DEFAULT_FIRST_BUCKET_BYTES)
+        first = own if ddp.bucket_bytes_cap_default else cap
     is_none = cap == DEFAULT_BUCKET_CAP_BYTES and first < cap
     is_usual = first == (FIRST_BUCKET_BYTES if is_none else cap)
     return DdpParams(
@@ -224,6 +227,14 @@ def never_compiled(function: Callable[[Any], None]) -> Callable[[Any], None]:
     return result
 
 
+def begin_sum(numbers: torch.Tensor, group: Any) -> Any:
+    """Begin a sum of ``numbers`` over all ranks, in place; return what to wait for.
+
+    As an asynchronous ``all_reduce`` does, without half of its cost.
+    """
+    return group.allreduce([numbers])
+
+
 def default_store() -> Any:
     """Return the key-value store that the ranks of the default group have in common."""
     return dist.distributed_c10d._get_default_store()
@@ -239,6 +250,7 @@ def _set_sizes(ddp: Any, params: DdpParams) -> None:
         )
     ddp.bucket_bytes_cap = cap
     ddp.bucket_bytes_cap_default = first < cap
+    setattr(ddp, _FIRST, first)
 
 
 def _first_bytes(params: DdpParams) -> int:

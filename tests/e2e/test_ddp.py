@@ -68,6 +68,15 @@ def test_weights_are_bit_equal_however_often_buckets_are_made_anew(cases: dict) 
     assert few == {} and STEPS // EVERY >= 28
 
 
+def test_on_three_ranks_gradients_are_the_exact_mean_and_ranks_stay_equal(
+    commands: Commands,
+) -> None:
+    done = commands.run(*TORCHRUN[:-1], "3", HERE / "three.py", limit_s=90)
+    assert done.returncode == 0, done.stderr[-3000:]
+    worst, ranks_are_equal, swaps = json.loads(done.stdout.splitlines()[-1])
+    assert worst < 2**-21 and ranks_are_equal and swaps >= 28
+
+
 def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
     commands: Commands, plain: str
 ) -> None:

@@ -24,7 +24,7 @@ def _listen() -> None:
     try:
         from autotune.ddp import entry
     except ImportError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("RANK") == "0":
             print(
                 f"[ddp] autotune: not tuned: {sys.executable} cannot import it ({error}); install "
                 "it in the environment of the script",

@@ -251,7 +251,8 @@ def _contradict(inner: _Claim, outer: _Claim) -> bool:
 def _disagreement(inner: _Claim, outer: _Claim, environ: Mapping[str, str]) -> str:
     way_out = "unset those of the launcher that did not start it"
     if Launcher.MPI in (inner.launcher, outer.launcher):
-        way_out += f", or choose: {CONTROLLER}=mpi takes MPI's, {CONTROLLER}=gloo the others"
+        other = inner if outer.launcher is Launcher.MPI else outer
+        way_out += f", or set {CONTROLLER} to mpi (MPI's count) or gloo ({other.variables[0]} does)"
     return (
         f"{inner.describe(environ)} and {outer.describe(environ)} disagree about this process: "
         f"{way_out}"

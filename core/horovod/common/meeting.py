@@ -17,7 +17,6 @@ instead of the values where a rank of the group has left.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
 import hmac
@@ -132,8 +131,6 @@ class MeetingPoint:
         self._listener = _listen(host, port)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._ended: collections.deque[int] = collections.deque()
-        self._is_closing = False
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -146,16 +143,9 @@ class MeetingPoint:
         if os.getpid() != self._process:
             self._let_go()
             return
-        self._is_closing = True
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
         self._thread.join()
-
-    def note_end(self, rank: int) -> None:
-        """Note that the process of ``rank`` has ended: who waits for it to come is told."""
-        self._ended.append(rank)
-        with contextlib.suppress(OSError):
-            self._wake.send(b"x")
 
     def _let_go(self) -> None:
         guests = [*self._guests.values(), *self._strangers]
@@ -168,13 +158,8 @@ class MeetingPoint:
             timeout = HANDSHAKE_SECONDS / 4 if self._strangers else None
             for key, events in self._selector.select(timeout):
                 if key.fileobj is self._woken:
-                    self._woken.recv(1 << 12)
-                    if self._is_closing:
-                        self._let_go()
-                        return
-                    while self._ended:
-                        self._note_end(self._ended.popleft())
-                    continue
+                    self._let_go()
+                    return
                 if key.fileobj is self._listener:
                     self._admit()
                     continue
@@ -186,13 +171,6 @@ class MeetingPoint:
             late = time.monotonic() - HANDSHAKE_SECONDS
             for stranger in [each for each in self._strangers if each.came_at < late]:
                 self._drop(stranger)
-
-    def _note_end(self, rank: int) -> None:
-        if rank in self._guests or rank in self._left:
-            return  # its connection says so
-        self._left.add(rank)
-        for guest in list(self._guests.values()):
-            self._send(guest, frame({"error": f"rank {rank} has ended before it met the others"}))
 
     def _admit(self) -> None:
         try:
@@ -246,8 +224,6 @@ class MeetingPoint:
             wrong = f"rank {rank}: expected one from 0 to {self.size - 1}"
         elif rank in self._guests:
             wrong = f"two processes say that they are rank {rank} of {self.size}"
-        elif self._left - {rank} and len(self._guests) + len(self._left) < self.size:
-            wrong = f"rank {min(self._left - {rank})} has ended before all have met"
         elif rank in self._left:
             wrong = f"rank {rank} of {self.size} has left this job before, and cannot come back"
         if wrong:

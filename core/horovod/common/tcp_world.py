@@ -217,10 +217,7 @@ def meet(
         while line.missing != []:
             line.next_frame(min(next_word, deadline or next_word))
             if line.missing and deadline is not None and time.monotonic() > deadline:
-                raise MeetingError(
-                    f"after {timeout_s:.3g} s {_absent(line)} to {place}, seen on rank {rank}; "
-                    "look at their output; HOROVOD_GLOO_TIMEOUT_SECONDS gives them more time"
-                )
+                raise MeetingError(f"after {timeout_s:.3g} s {_absent(line)}")
             if line.missing and time.monotonic() > next_word:
                 next_word += SAY_SECONDS
                 say(f"rank {rank} waits at {place}: {_absent(line)}")

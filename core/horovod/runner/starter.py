@@ -170,17 +170,13 @@ class Host:
 class Job:
     """All ranks, from the start to the end.
 
-    Args:
-        meeting: Where they meet.
-
     Attributes:
         hosts: Theirs.
         code: Exit code of the first rank that failed by itself, 0 while none has.
     """
 
-    def __init__(self, meeting: MeetingPoint) -> None:
+    def __init__(self) -> None:
         self.hosts: list[Host] = []
-        self._meeting = meeting
         self.code = 0
         self._code_of_hosts = 0
         self._kill_at: float | None = None
@@ -194,8 +190,6 @@ class Job:
                 self._on_its_way -= int(record["taken"])
                 self._input.notify_all()
             return False
-        if "code" in record:
-            self._meeting.note_end(int(record["rank"]))
         code = 0 if record.get("told") else int(record.get("code", 0))
         if code and not self.code:
             self.code = code if code > 0 else 128 - code
@@ -276,7 +270,7 @@ def start(plan: Plan, command: Sequence[str], environ: Mapping[str, str]) -> Job
     meeting = MeetingPoint(plan.size, key, host="127.0.0.1" if is_local else "")
     other = next((host.name for host in plan.hosts if host.name != THIS_HOST), "")
     places = rank_places(plan.hosts, plan.size)
-    job = Job(meeting)
+    job = Job()
     for host in plan.hosts:
         address = "127.0.0.1"
         if not is_local:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from autotune.ddp.agreement import OFTEN, RARELY, Agreed, Agreement, Declined, Over
+from autotune.ddp.agreement import OFTEN, RARELY, Agreed, Agreement, Declined, Over, interval_of
 from autotune.service.epochs import Change
 from autotune.space import MIB
 from autotune.tables.ddp import DdpParams
@@ -49,10 +49,10 @@ class Ranks:
 
         return begin
 
-    def step(self, wanted: Change | None = None, *, ready=lambda rank: True, idle=False) -> list:
+    def step(self, wanted: Change | None = None, *, ready=lambda rank: True, every=OFTEN) -> list:
         """One step of all ranks; return what each gets."""
         return [
-            one.step(wanted if rank == 0 else None, lambda rank=rank: ready(rank), is_idle=idle)
+            one.step(wanted if rank == 0 else None, lambda rank=rank: ready(rank), interval=every)
             for rank, one in enumerate(self.ranks)
         ]
 
@@ -115,7 +115,7 @@ def test_ranks_that_step_differently_stop() -> None:
 def test_an_idle_tuner_makes_rounds_rare_and_a_wish_makes_them_frequent_again() -> None:
     ranks = Ranks(2)
     for _ in range(10 * RARELY):
-        ranks.step(idle=True)
+        ranks.step(every=interval_of(1.0, is_idle=True))
     assert len(ranks.rounds) <= 12
     wanted = change(1)
     steps = 0
@@ -126,6 +126,20 @@ def test_an_idle_tuner_makes_rounds_rare_and_a_wish_makes_them_frequent_again() 
     for _ in range(10):
         ranks.step()
     assert len(ranks.rounds) - before == 10 // OFTEN
+
+
+def test_rounds_are_no_more_frequent_than_short_steps_can_bear() -> None:
+    assert [interval_of(s, is_idle=False) for s in (1.0, 0.02, 0.008, 1e-4, 0.0)] == [
+        1,
+        1,
+        3,
+        8,
+        8,
+    ]
+    ranks = Ranks(2)
+    for _ in range(80):
+        ranks.step(every=8)
+    assert 10 <= len(ranks.rounds) <= 12
 
 
 def test_a_rank_that_is_missing_is_an_error_here_and_nobody_has_made_anything() -> None:

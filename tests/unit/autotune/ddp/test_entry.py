@@ -40,7 +40,9 @@ def test_the_sitecustomize_that_would_have_been_found_is_run(tmp_path: Path) -> 
 
 def test_an_environment_without_the_package_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "autotune.py").write_text("")
-    done = python("print('trained')", PYTHONPATH=str(tmp_path), HOROVOD_AUTOTUNE="1")
+    there = {"PYTHONPATH": str(tmp_path), "HOROVOD_AUTOTUNE": "1"}
+    assert python("print('trained')", **there, RANK="1").stderr == ""
+    done = python("print('trained')", **there, RANK="0")
     assert done.returncode == 0 and done.stdout == "trained\n"
     assert done.stderr.count("\n") == 1 and "not tuned" in done.stderr
 
@@ -60,6 +62,18 @@ def test_the_module_is_seen_when_it_is_imported_and_keeps_its_source(tmp_path: P
     )
     done = python(code, PYTHONPATH=str(tmp_path), HOROVOD_AUTOTUNE="1")
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+def test_rank_0_says_that_it_made_no_module_and_what_it_starts_does_not(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "distributed.py").write_text("")
+    inner = "import torch.distributed"
+    outer = f"{inner}, subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    for rank, lines in (("0", 1), ("1", 0)):
+        done = python(outer, PYTHONPATH=str(tmp_path), HOROVOD_AUTOTUNE="1", RANK=rank)
+        assert done.returncode == 0 and done.stderr.count("\n") == lines, done.stderr
+        assert ("no DistributedDataParallel" in done.stderr) == bool(lines)
 
 
 @pytest.mark.parametrize(

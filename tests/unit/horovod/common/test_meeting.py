@@ -217,17 +217,6 @@ def test_a_rank_that_leaves_is_named_to_those_that_count_on_it() -> None:
     assert on_ranks(3, call) == [[0, 2], None, [0, 2]]
 
 
-def test_a_rank_that_ends_before_it_comes_is_not_waited_for() -> None:
-    with point(3) as there, ThreadPoolExecutor(1) as threads:
-        first = threads.submit(meet, 0, 3, "127.0.0.1", there.port, KEY, None)
-        wait_until(lambda: 0 in there._guests)
-        there.note_end(1)
-        with pytest.raises(MeetingError, match="rank 1 has ended before it met the others"):
-            first.result(LIMIT_S)
-        with pytest.raises(MeetingError, match=r"rank [01] has ended before all have met"):
-            meet(2, 3, "127.0.0.1", there.port, KEY, None)
-
-
 def test_the_end_of_the_point_is_an_error() -> None:
     with point(1) as there:
         world = meet(0, 1, "127.0.0.1", there.port, KEY, LIMIT_S)
