@@ -121,6 +121,11 @@ class RunState(enum.StrEnum):
     """Finalised: the last line of the CSV is the best configuration."""
 
 
+def _expect_score(score: float) -> None:
+    if not math.isfinite(score) or score < 0:
+        raise InvalidSettingError(f"score must be finite and >= 0 bytes/us, got {score}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One reading: a window of whole training steps under one epoch.
@@ -150,8 +155,7 @@ class Sample:
     def __post_init__(self) -> None:
         if self.trial_id < 0 or self.epoch < 0 or self.steps < 0 or self.payload_bytes < 0:
             raise InvalidSettingError(f"negative count in {self}")
-        if not math.isfinite(self.score) or self.score < 0:
-            raise InvalidSettingError(f"score must be finite and >= 0 bytes/us, got {self.score}")
+        _expect_score(self.score)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +205,7 @@ class Trial:
     def __post_init__(self) -> None:
         if self.trial_id < 0:
             raise InvalidSettingError(f"trial_id must be >= 0, got {self.trial_id}")
-        if not math.isfinite(self.score) or self.score < 0:
-            raise InvalidSettingError(f"score must be finite and >= 0 bytes/us, got {self.score}")
+        _expect_score(self.score)
 
 
 @dataclass(frozen=True, kw_only=True)
