@@ -34,6 +34,13 @@ def barrier() -> None:
     world.allgather(None)
 
 
+def gather(value: object) -> list[object]:
+    """Return every rank's ``value``, whatever the engine does."""
+    world = basics._process.world
+    assert world is not None
+    return world.allgather(value)
+
+
 def abort(text: str) -> None:
     """End the job of all ranks by an error, unless there is only one."""
     world = basics._process.world

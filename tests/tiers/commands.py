@@ -18,6 +18,11 @@ Environ = Mapping[str, str]
 RESULTS = Path("build/test-results")
 BIN = Path(sys.executable).parent
 PARALLEL_SIZES = (1, 2, 4)
+WITHOUT_MPI_SIZES = (2, 4)
+WITHOUT_MPI = tuple(
+    f"parallel/test_{name}.py" for name in ("init", "collectives", "process_sets", "strangers")
+)
+"""Those of tests/parallel that also run without MPI where the tier runs with it."""
 GPU_SIZES = (2, 4)
 
 
@@ -118,20 +123,32 @@ def gpu(environ: Environ) -> Counts:
 
 
 def parallel(environ: Environ) -> Counts:
-    """Run tests/parallel on each size, all ranks running the same tests."""
-    return sum((ranks("parallel", size, environ, 600) for size in PARALLEL_SIZES), Counts())
+    """Run tests/parallel on each size, all ranks running the same tests.
+
+    Then a part of it without MPI; with TRANSPORT=tcp all of it is.
+    """
+    counts = sum((ranks("parallel", size, environ, 600) for size in PARALLEL_SIZES), Counts())
+    if environ.get("TRANSPORT") == "tcp":
+        return counts
+    environ = {**environ, "TRANSPORT": "tcp"}
+    parts = (
+        ranks("parallel-without-mpi", size, environ, 300, *WITHOUT_MPI)
+        for size in WITHOUT_MPI_SIZES
+    )
+    return sum(parts, counts)
 
 
-def ranks(folder: str, size: int, environ: Environ, limit_s: float) -> Counts:
-    """Run tests/``folder`` under mpirun; with TRANSPORT=tcp without MPI."""
+def ranks(folder: str, size: int, environ: Environ, limit_s: float, *files: str) -> Counts:
+    """Run tests/``folder``, or ``files``, under mpirun; with TRANSPORT=tcp without MPI."""
     prefix, name = _fresh(f"{folder.replace('/', '-')}-{size}")
+    tests = [f"tests/{each}" for each in files or (folder,)]
     command: list[str | Path] = [mpirun(), "-n", str(size), "--bind-to", "none"]
     command += ["--map-by", ":OVERSUBSCRIBE"]
     if environ.get("TRANSPORT") == "tcp":
         command = [sys.executable, "tests/tiers/tcp_ranks.py", "-n", str(size)]
     command += [sys.executable, "tests/tiers/rank_pytest.py"]
     try:
-        code = run([*command, prefix.absolute(), f"tests/{folder}", "-q"], environ, limit_s)
+        code = run([*command, prefix.absolute(), *tests, "-q"], environ, limit_s)
     except subprocess.TimeoutExpired as error:
         return Counts(failed=1, note=f"{name}: no end within {error.timeout:.0f} s")
     return read_junit(sorted(RESULTS.glob(f"{name}-rank*.xml")), code, name)

@@ -50,15 +50,20 @@ def run(places: Sequence[str], words: Sequence[str], agent: str, address: str) -
     key = os.environ.get("HOROVOD_SECRET_KEY") or secrets.token_hex(32)
     point = MeetingPoint(len(places), key)
     ranks = []
+    elsewhere: dict[str, list[str]] = {}
     for rank, host in enumerate(places):
         own = rank_environment(rank, places, address, point.port) | {"HOROVOD_SECRET_KEY": key}
         if host == places[0]:
-            command: list[str] = list(words)
-        else:
-            kept = {name: value for name, value in os.environ.items() if name not in KEPT} | own
-            settings = [f"{name}={value}" for name, value in sorted(kept.items())]
-            command = [agent, host, shlex.join(["env", *settings, *words])]
-        ranks.append(subprocess.Popen(command, env={**os.environ, **own}))
+            ranks.append(subprocess.Popen(words, env={**os.environ, **own}))
+            continue
+        kept = {name: value for name, value in os.environ.items() if name not in KEPT} | own
+        settings = [f"{name}={value}" for name, value in sorted(kept.items())]
+        elsewhere.setdefault(host, []).append(shlex.join(["env", *settings, *words]))
+    for host, commands in elsewhere.items():
+        # Together: ranks of one host see each other's processes.
+        started = "".join(f'{command} & all="$all $!"\n' for command in commands)
+        script = f"{started} for each in $all; do wait $each || exit $?; done"
+        ranks.append(subprocess.Popen([agent, host, script]))
     try:
         return _wait(ranks)
     finally:
@@ -70,7 +75,7 @@ def run(places: Sequence[str], words: Sequence[str], agent: str, address: str) -
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Return the first code that is not 0 when all have ended, or some time after it was."""
+    """Return the first code other than 0 when all have ended, or some time after it was there."""
     code, until = 0, None
     while any(process.poll() is None for process in ranks):
         bad = [process.returncode for process in ranks if process.poll()]

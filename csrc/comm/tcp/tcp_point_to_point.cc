@@ -28,7 +28,8 @@ constexpr int64_t least_chunk_bytes = 64 << 10;
 constexpr int64_t most_chunk_bytes = 256 << 10;
 // Chunks per stream and call: the caller has to look elsewhere now and then.
 constexpr int most_rounds = 64;
-// After the end of a connection: the control plane knows better who ended, and says so first.
+// After the end of a connection or the last word of a host: the control plane knows better who is
+// gone, and says so first.
 constexpr auto patience = std::chrono::seconds(5);
 constexpr auto look_interval = std::chrono::seconds(1);
 
@@ -88,17 +89,20 @@ class Peer {
     writing_ = 0;
   }
 
+  // From now on it is waited for.
+  void begin_to_watch(Clock::time_point now) { reached_ = now; }
   // Throws EngineError when this one, who is waited for, is gone. What had come before its end is
   // read in any case.
-  void check(Clock::time_point now, bool is_time_to_look) const {
+  void check(Clock::time_point now, bool is_time_to_look) {
     if (has_ended_ && now - ended_ > patience) {
       throw EngineError(whom() + " has ended its process or its connections" +
                         (error_ == 0 ? "" : std::string(" (") + std::strerror(error_) + ")") +
                         " while messages were on their way; look for its error message");
     }
     if (has_ended_ || !is_time_to_look) return;
-    for (const TcpStream& stream : streams_) {
-      if (is_reached(stream.fd())) continue;
+    if (is_everywhere_reached()) {
+      reached_ = now;
+    } else if (now - reached_ > patience) {
       throw EngineError("no sign of life from the host of " + whom() + " for " +
                         std::to_string(lost_after.count()) +
                         " s; is it down, or the network between?");
@@ -106,6 +110,11 @@ class Peer {
   }
 
  private:
+  bool is_everywhere_reached() const {
+    return std::all_of(streams_.begin(), streams_.end(),
+                       [](const TcpStream& stream) { return is_reached(stream.fd()); });
+  }
+
   std::string whom() const {
     return "rank " + std::to_string(rank_) + " (seen by rank " + std::to_string(own_rank_) + ")";
   }
@@ -208,6 +217,7 @@ class Peer {
   bool has_ended_ = false;
   int error_ = 0;
   Clock::time_point ended_{};
+  Clock::time_point reached_{};  // when it still was, as far as this one has looked
 };
 
 class TcpPointToPoint final : public PointToPoint {
@@ -266,6 +276,7 @@ class TcpPointToPoint final : public PointToPoint {
     Peer& peer = *peers_[static_cast<size_t>(rank)];
     if (peer.is_idle()) {
       if (busy_.empty()) looked_ = Clock::now();
+      peer.begin_to_watch(looked_);
       busy_.push_back(&peer);
     }
     return peer;
@@ -304,7 +315,7 @@ class TcpPointToPoint final : public PointToPoint {
     const auto now = Clock::now();
     const bool is_time_to_look = now - looked_ >= look_interval;
     if (is_time_to_look) looked_ = now;
-    for (const Peer* peer : busy_) peer->check(now, is_time_to_look);
+    for (Peer* peer : busy_) peer->check(now, is_time_to_look);
   }
 
   const int rank_;
