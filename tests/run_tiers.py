@@ -44,6 +44,7 @@ TIERS = (
     Tier(name="engine", missing=needs.tests("engine", "*.cc"), run=commands.engine),
     Tier(name="parallel", missing=needs.tests("parallel"), run=commands.parallel),
     Tier(name="e2e", missing=needs.tests("e2e"), run=commands.e2e),
+    Tier(name="browser", missing=needs.browser, run=commands.browser),
     Tier(name="cluster", missing=needs.cluster, run=commands.cluster),
     Tier(name="chaos", missing=needs.chaos, run=commands.chaos),
     Tier(name="gpu", missing=needs.gpu, run=commands.gpu),

@@ -132,6 +132,13 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--follow", action="store_true", help="write it anew while the job runs, until it ends"
     )
+    report.add_argument(
+        "--every",
+        metavar="SECONDS",
+        type=_seconds,
+        default=10.0,
+        help="with --follow: from one look at the log to the next; default: 10",
+    )
     replay = tasks.add_parser(
         "replay",
         help="run a command under the best configuration",
@@ -154,6 +161,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     timeline.add_argument("--plot", metavar="FILE", help="draw each step: .svg, .png, .pdf")
     return parser
+
+
+def _seconds(text: str) -> float:
+    """Return a number of seconds, at least one."""
+    value = float(text)
+    if not 1 <= value <= 3600:
+        raise ValueError(text)
+    return value
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
@@ -209,7 +224,7 @@ def _report(options: argparse.Namespace) -> int:
         options.logs,
         options.output,
         timelines=options.timeline or (),
-        follows=options.follow,
+        follow_s=options.every if options.follow else None,
         began=lambda: print(options.output, flush=True),
     )
     for warning in warnings:

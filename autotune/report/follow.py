@@ -10,15 +10,12 @@ from autotune.report.changed import stamp
 from autotune.storage.locking import holder
 from autotune.storage.paths import default_db_path
 
-EVERY_S = 10.0
-"""Seconds between two looks at the log; a page takes one or two seconds of a core."""
-
 
 def follow(
     paths: Sequence[str],
     rewrite: Callable[[float | None], bool],
     *,
-    every_s: float = EVERY_S,
+    every_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Write a page anew whenever its logs have changed, until all of them are finished.

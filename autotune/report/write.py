@@ -17,7 +17,7 @@ def report(
     output: str,
     *,
     timelines: Sequence[str] = (),
-    follows: bool = False,
+    follow_s: float | None = None,
     began: Callable[[], None] = lambda: None,
 ) -> tuple[str, ...]:
     """Write a page about one log, or one that compares several.
@@ -26,7 +26,8 @@ def report(
         paths: The logs.
         output: The file.
         timelines: Timelines of the job: one, or before and after.
-        follows: Write it anew while the job runs, until it has ended.
+        follow_s: Write it anew while the job runs, with so many seconds from one look at its log to
+            the next, until it has ended; None: write it once.
         began: Is called when the file is there for the first time.
 
     Returns:
@@ -40,20 +41,20 @@ def report(
     lines = read_timelines(timelines) if timelines else None
     stories: list[Story] = []
 
-    def rewrite(follow_s: float | None) -> bool:
+    def rewrite(again_s: float | None) -> bool:
         try:
             stories[:] = [read_story(path, explains=len(paths) == 1) for path in paths]
         except LogError:
             if not stories:
                 raise
             return False  # it is being replaced, or locked: the page stays as it is
-        page.write(output, _text(stories, lines, follow_s))
+        page.write(output, _text(stories, lines, again_s))
         return all(story.view.finished for story in stories)
 
     rewrite(None)
     began()
-    if follows and not all(story.view.finished for story in stories):
-        follow(paths, rewrite)
+    if follow_s is not None and not all(story.view.finished for story in stories):
+        follow(paths, rewrite, every_s=follow_s)
     return tuple(dict.fromkeys(text for story in stories for text in story.warnings))
 
 

@@ -6,7 +6,6 @@ objects, and a reader that follows a running job asks only for what is new.
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from array import array
 from dataclasses import dataclass, field
@@ -28,6 +27,8 @@ _COLUMNS = (
     "finished_at",
 )
 NO_PAIR = -1
+LARGEST = 1e18
+"""No time in microseconds, number of bytes or score is so large; NaN is none either."""
 
 
 def _numbers() -> array[float]:
@@ -100,8 +101,8 @@ def _append(readings: Readings, row: sqlite3.Row) -> None:
     number, trial_id, kind, pair, steps, duration_us, payload, exposed_us, score, finished_at = row
     numbers = [float(value) for value in (duration_us, payload, exposed_us, score)]
     counts = [int(trial_id), NO_PAIR if pair is None else int(pair), int(steps)]
-    if not all(math.isfinite(value) and value >= 0 for value in numbers) or counts[2] < 0:
-        raise ValueError(f"sample {number}: a negative or infinite number")
+    if not all(0 <= value < LARGEST for value in numbers) or counts[2] < 0:
+        raise ValueError(f"sample {number}: a number that is negative or absurd")
     finished_s, what = seconds(finished_at), SampleKind(kind)
     readings.trial_id.append(counts[0])
     readings.pair.append(counts[1])

@@ -185,6 +185,8 @@ def run_from_row(row: sqlite3.Row) -> StoredRun:
         content[name] = int(content[name])
     content["state"] = RunState(content["state"])
     content["seed"] = int(content["seed"])
+    if content["best_score"] is not None:
+        content["best_score"] = float(content["best_score"])
     content["parameter_table"] = content["parameter_table"] or HOROVOD.name
     for name in ("retune", "best_proven"):
         content[name] = bool(content[name])

@@ -101,6 +101,10 @@ def e2e(environ: Environ) -> Counts:
     return whole + pytest("e2e/endings", environ, 600, "-n", "3")
 
 
+def browser(environ: Environ) -> Counts:
+    return pytest("browser", environ, 300)
+
+
 def cluster(environ: Environ) -> Counts:
     return pytest("cluster", environ, 600)
 

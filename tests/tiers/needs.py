@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -40,6 +41,15 @@ def _hosts() -> str:
     if not shutil.which("ip"):
         return "needs iproute2 (`ip netns`)"
     return ""
+
+
+def browser() -> str:
+    missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
+    if missing:
+        return f"needs {' and '.join(missing)} (Debian: chromium, chromium-driver)"
+    if importlib.util.find_spec("selenium") is None:
+        return "needs selenium (pip install selenium)"
+    return tests("browser")()
 
 
 def gpu() -> str:

@@ -10,7 +10,6 @@ import pytest
 
 import made_logs
 from autotune.cli.main import main
-from autotune.report import follow as following
 from autotune.report import watch
 from autotune.report.changed import stamp
 from autotune.report.follow import follow
@@ -164,8 +163,8 @@ def test_a_page_is_not_rewritten_while_nothing_changes(
         written.append(follow_s)
         return False
 
-    follow([growing.path], rewrite, sleep=idle)
-    assert written == [following.EVERY_S, None]
+    follow([growing.path], rewrite, every_s=7.0, sleep=idle)
+    assert written == [7.0, None]
 
 
 def test_the_command_follows_a_job_to_its_end(
@@ -176,11 +175,11 @@ def test_the_command_follows_a_job_to_its_end(
     growing.sleep(0)
     original: Callable[..., None] = follow
 
-    def quickly(paths, rewrite) -> None:
-        original(paths, rewrite, sleep=growing.sleep)
+    def quickly(paths, rewrite, *, every_s) -> None:
+        original(paths, rewrite, every_s=every_s, sleep=growing.sleep)
 
     monkeypatch.setattr("autotune.report.write.follow", quickly)
-    assert main(["report", growing.path, "-o", str(page), "--follow"]) == 0
+    assert main(["report", growing.path, "-o", str(page), "--follow", "--every", "2"]) == 0
     text = page.read_text()
     assert "data-follow" not in text and "State: finished" in text
     assert len([e for e in made_logs.job("bowl") if isinstance(e, Trial)]) > 5
