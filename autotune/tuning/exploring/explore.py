@@ -38,6 +38,10 @@ WORTH_REPEATING = 2.0
 class Explore:
     """Reads what ``search`` plans, one setting after the other, within the budget.
 
+    It is fed with training steps, puts a setting into force between two windows of the default, and
+    tells the search how much faster or slower it was. It ends when nothing more is worth reading:
+    then the best setting can be compared with the default, or nothing can gain.
+
     Attributes:
         default: The default's windows.
         is_over: Nothing more is to be read: the best setting can be compared, or nothing can gain.

@@ -46,12 +46,12 @@ bool is_cacheable(const Request& request) {
 Coordinator::Coordinator(int size, const Params& params, Timeline* timeline)
     : size_(size),
       params_(params),
-      timeline_(timeline),
       sets_(size),
-      directory_(params.cache_capacity),
-      hits_(size),
       processed_(static_cast<size_t>(size), 0),
-      joined_(static_cast<size_t>(size), false) {}
+      joined_(static_cast<size_t>(size), false),
+      hits_(size),
+      directory_(params.cache_capacity),
+      timeline_(timeline) {}
 
 void Coordinator::propose(uint64_t epoch, const Params& params) {
   proposal_ = ParamsChange{epoch, 0, params};

@@ -48,6 +48,9 @@ struct Stalled {
   std::chrono::duration<double> age;
 };
 
+// Rank 0's side of the negotiation. It is told what ranks have announced and which parameters are
+// to come, and gives the response lists that all ranks have to process, in order. It moves no data
+// and knows nothing of how lists travel.
 class Coordinator {
  public:
   // `timeline` is told who announces what; nullptr: nobody is.
@@ -135,35 +138,54 @@ class Coordinator {
   void name_items_of(const std::vector<int64_t>& evicted_slots);
   bool change_is_due() const;
 
+  // The job at this place of the sequence: its ranks, the parameters in force, its process sets.
   int size_;
   Params params_;
-  Timeline* timeline_;
   ProcessSetTable sets_;
   int32_t next_set_id_ = 1;
-  CacheDirectory directory_;
-  std::unordered_map<std::string, Pending> pending_;
-  HitTable hits_;
-  std::vector<Decision> decisions_;  // by occupied slot
-  std::vector<uint64_t> processed_;  // by rank: response lists known to be processed
-  std::vector<bool> joined_;         // by rank
+
+  // What ranks have said of themselves: the response lists that each is known to have processed,
+  // and whether it has joined.
+  std::vector<uint64_t> processed_;
+  std::vector<bool> joined_;
   int joined_count_ = 0;
   TimePoint first_joined_;
-  std::vector<Ready> ready_;  // in order; those before `taken_` are on their way
-  size_t taken_ = 0;
-  std::vector<FusionCandidate> candidates_;  // of the run that is taken
-  FusionPlan fusion_;                        // of it
-  ResponsePool pool_;
-  std::optional<ParamsChange> proposal_;
   std::optional<std::string> shutdown_reason_;
-  int64_t last_step_ = -1;    // of the operations sent so far
-  int64_t newest_step_ = -1;  // of the operations announced so far
-  // In the first step of every epoch one result is checked, another one each time.
-  int64_t checked_step_ = -1;    // whose check is still to come
-  int64_t checked_place_ = 0;    // of the one to check among the checkable ones of the step
-  int64_t checks_ = 0;           // chosen so far
-  int64_t counted_step_ = -1;    // the newest one in which checkable ones were counted
-  int64_t checkable_count_ = 0;  // in it
+
+  // What is pending: announced by whole requests, or by hits of the cache's slots. The directory
+  // says which tensor a slot is for, and `decisions_` what was decided about it, by slot.
+  std::unordered_map<std::string, Pending> pending_;
+  HitTable hits_;
+  CacheDirectory directory_;
+  std::vector<Decision> decisions_;
+
+  // What is ready, in the order in which it became so; those before `taken_` are on their way. The
+  // rest is the memory in which a run of them is fused into responses.
+  std::vector<Ready> ready_;
+  size_t taken_ = 0;
+  std::vector<FusionCandidate> candidates_;
+  FusionPlan fusion_;
+  ResponsePool pool_;
   uint64_t lists_sent_ = 0;
+
+  // The change of the parameters that waits for the end of a training step, and the newest steps
+  // of what was sent and of what was announced, which tell where one ends.
+  std::optional<ParamsChange> proposal_;
+  int64_t last_step_ = -1;
+  int64_t newest_step_ = -1;
+
+  // In the first step of every epoch one result is checked, another one each time: the step whose
+  // check is still to come, the place of the result among the checkable ones of that step, and how
+  // many were chosen so far. Checkable ones are counted in the newest step that has one.
+  int64_t checked_step_ = -1;
+  int64_t checked_place_ = 0;
+  int64_t checks_ = 0;
+  int64_t counted_step_ = -1;
+  int64_t checkable_count_ = 0;
+
+  // What is told about the negotiation: to the timeline, and for how long the last rank of a tensor
+  // was waited for. Every moment counts once, up to `skew_counted_until_`.
+  Timeline* timeline_;
   std::chrono::nanoseconds skew_{0};
   TimePoint skew_counted_until_{};
 };
