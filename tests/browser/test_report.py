@@ -166,7 +166,7 @@ def test_an_open_page_follows_a_live_job(browser: Browser, tmp_path: Path) -> No
     finally:
         go_on.set()
         follower.kill()
-        follower.wait()
+        follower.communicate()
         writer.join()
 
 
