@@ -78,7 +78,9 @@ def finish(process: subprocess.Popen[str], limit_s: float = 60) -> str:
 def by_mpirun(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the ranks of the script say when mpirun starts them."""
     commands = Commands(tmp_path_factory.mktemp("mpirun"))
-    result = commands.run("mpirun", "-np", "2", sys.executable, SCRIPT, commands.folder)
+    result = commands.run(
+        "mpirun", "-np", "2", "--bind-to", "none", sys.executable, SCRIPT, commands.folder
+    )
     assert result.returncode == 0, result.stderr
     return commands.ranks(2)
 
