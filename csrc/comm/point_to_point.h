@@ -20,9 +20,12 @@ class PointToPoint {
   // What moves the bytes, for the timeline.
   virtual Backend backend() const { return Backend::mpi; }
 
+  // False where nothing that was posted is written after give_up().
+  virtual bool leaves_behind() const { return true; }
+
   // Post a message of `bytes` (at most max_message_bytes). The memory must live, and for a receive
-  // stay unread, until test_all() has returned true
-  // or give_up() has returned.
+  // stay unread, until test_all() has returned true or
+  // give_up() has returned.
   virtual void send(int peer, const void* data, int64_t bytes) = 0;
   virtual void receive(int peer, void* data, int64_t bytes) = 0;
 

@@ -3,8 +3,9 @@
 // A transport whose wait was ended by an error gives its messages up. One that is already on its
 // way cannot be taken back: it is delivered whenever the other rank goes on, perhaps after this
 // engine has ended. Its memory must then live for ever, and must be the engine's own where it is
-// written: a script uses its tensors again. So the engine receives into memory of these types only;
-// nothing of it is freed once a message was left behind in this process.
+// written: a script uses its tensors again. So the engine receives into memory of these types only,
+// unless the transport leaves nothing behind; nothing of it is freed once a message was left behind
+// in this process.
 #pragma once
 
 #include <atomic>

@@ -27,26 +27,43 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
   const RankReduction how(type, op, prescale, postscale, size_);
   const auto item = static_cast<int64_t>(size_of(type));
   const int64_t piece_count = std::max<int64_t>(piece_bytes / item, 1);
+  OnTheWay way;
+  const auto next = [&](const Piece& piece) { advance(way, piece, how, item); };
   for (const Span& span : spans) {
-    if (span.output != span.input && span.count > 0) {
-      copy_bytes(span.output, span.input, span.count * item);
-    }
-    how.scale_input(span.output, span.count);
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
       const Piece piece{static_cast<char*>(span.output) + begin * item,
                         std::min(piece_count, span.count - begin)};
-      if (piece.count * item <= small_bytes) {
-        exchange_small(piece, how, item);
+      if (span.output != span.input) {
+        copy_bytes(piece.data, static_cast<const char*>(span.input) + begin * item,
+                   piece.count * item);
+      }
+      how.scale_input(piece.data, piece.count);
+      if (piece.count * item > small_bytes) {
+        next(piece);
         continue;
       }
-      post_reduce_scatter(piece, static_cast<size_t>(item));
-      wait();
-      reduce_own_slice(piece, how, item);
-      post_allgather(piece, static_cast<size_t>(item));
-      wait();
-      place_slices(piece, static_cast<size_t>(item));
+      next({});
+      next({});
+      exchange_small(piece, how, item);
     }
   }
+  next({});
+  next({});
+}
+
+// Waits for what is on its way and has the next piece follow. While that travels, the piece that is
+// whole now is put in place.
+void P2pCommunicator::advance(OnTheWay& way, const Piece& next, const RankReduction& how,
+                              int64_t item) {
+  if (way.scattered.count > 0 || way.gathered.count > 0) wait();
+  const Piece whole = std::exchange(way.gathered, std::exchange(way.scattered, next));
+  std::swap(gather_box_, whole_box_);
+  if (way.gathered.count > 0) {
+    reduce_own_slice(way.gathered, how, item);
+    post_allgather(way.gathered, item);
+  }
+  if (next.count > 0) post_reduce_scatter(next, item);
+  if (whole.count > 0) place_slices(whole, item);
 }
 
 void P2pCommunicator::exchange_small(const Piece& piece, const RankReduction& how, int64_t item) {
@@ -74,10 +91,9 @@ void P2pCommunicator::combine_with_inbox(char* own, int64_t count, const RankRed
   });
 }
 
-void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item) {
+void P2pCommunicator::post_reduce_scatter(const Piece& piece, int64_t item) {
   const int64_t own_bytes =
-      (slice_begin(piece.count, rank_ + 1) - slice_begin(piece.count, rank_)) *
-      static_cast<int64_t>(item);
+      (slice_begin(piece.count, rank_ + 1) - slice_begin(piece.count, rank_)) * item;
   inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(own_bytes * (size_ - 1))));
   char* slot = inbox_.data();
   for (int peer = 0; peer < size_; ++peer) {
@@ -89,8 +105,7 @@ void P2pCommunicator::post_reduce_scatter(const Piece& piece, size_t item) {
     if (peer == rank_) continue;
     const int64_t begin = slice_begin(piece.count, peer);
     const int64_t count = slice_begin(piece.count, peer + 1) - begin;
-    transport_->send(peer, piece.data + begin * static_cast<int64_t>(item),
-                     count * static_cast<int64_t>(item));
+    transport_->send(peer, piece.data + begin * item, count * item);
   }
 }
 
@@ -100,31 +115,34 @@ void P2pCommunicator::reduce_own_slice(const Piece& piece, const RankReduction& 
   combine_with_inbox(piece.data + begin * item, count, how, item);
 }
 
-// The others' slices come into `inbox_` and go to the tensor when they are whole: nothing that a
-// script may use again is ever written by a message.
-void P2pCommunicator::post_allgather(const Piece& piece, size_t item) {
-  const auto bytes = static_cast<int64_t>(item);
-  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(piece.count * bytes)));
+// Where a transport can leave messages behind, the others' slices come into a box and go to the
+// tensor when they are whole: nothing that a script may use again is ever written by a message.
+void P2pCommunicator::post_allgather(const Piece& piece, int64_t item) {
+  char* target = piece.data;
+  if (transport_->leaves_behind()) {
+    gather_box_.resize(std::max(gather_box_.size(), static_cast<size_t>(piece.count * item)));
+    target = gather_box_.data();
+  }
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
     const int64_t begin = slice_begin(piece.count, peer);
-    transport_->receive(peer, inbox_.data() + begin * bytes,
-                        (slice_begin(piece.count, peer + 1) - begin) * bytes);
+    transport_->receive(peer, target + begin * item,
+                        (slice_begin(piece.count, peer + 1) - begin) * item);
   }
   const int64_t begin = slice_begin(piece.count, rank_);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    transport_->send(peer, piece.data + begin * bytes,
-                     (slice_begin(piece.count, rank_ + 1) - begin) * bytes);
+    transport_->send(peer, piece.data + begin * item,
+                     (slice_begin(piece.count, rank_ + 1) - begin) * item);
   }
 }
 
-void P2pCommunicator::place_slices(const Piece& piece, size_t item) {
-  const auto bytes = static_cast<int64_t>(item);
-  const int64_t begin = slice_begin(piece.count, rank_) * bytes;
-  const int64_t end = slice_begin(piece.count, rank_ + 1) * bytes;
-  copy_bytes(piece.data, inbox_.data(), begin);
-  copy_bytes(piece.data + end, inbox_.data() + end, piece.count * bytes - end);
+void P2pCommunicator::place_slices(const Piece& piece, int64_t item) {
+  if (!transport_->leaves_behind()) return;
+  const int64_t begin = slice_begin(piece.count, rank_) * item;
+  const int64_t end = slice_begin(piece.count, rank_ + 1) * item;
+  copy_bytes(piece.data, whole_box_.data(), begin);
+  copy_bytes(piece.data + end, whole_box_.data() + end, piece.count * item - end);
 }
 
 void P2pCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) {
@@ -230,10 +248,14 @@ void P2pCommunicator::broadcast(void* data, int64_t bytes, int root_rank) {
     char* piece = static_cast<char*>(data) + begin;
     const int64_t length = std::min(piece_bytes, bytes - begin);
     if (relative != 0) {
-      inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(length)));
-      transport_->receive(absolute(relative - lowest), inbox_.data(), length);
+      char* target = piece;
+      if (transport_->leaves_behind()) {
+        inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(length)));
+        target = inbox_.data();
+      }
+      transport_->receive(absolute(relative - lowest), target, length);
       wait();
-      copy_bytes(piece, inbox_.data(), length);
+      if (target != piece) copy_bytes(piece, target, length);
     }
     for (int step = lowest >> 1; step > 0; step >>= 1) {
       if (relative + step < size_) transport_->send(absolute(relative + step), piece, length);

@@ -4,7 +4,8 @@
 // the exchange; each piece is cut into one *slice* per rank. n ranks, M bytes:
 //
 //   large piece   reduce-scatter, then allgather, each by direct messages to every peer: 2 rounds,
-//                 2 (n-1)/n M bytes per rank: the ring's volume with fewer rounds
+//                 2 (n-1)/n M bytes per rank: the ring's volume with fewer rounds; the second round
+//                 of a piece and the first one of the next are one
 //   reduce_scatter, alltoall   direct messages to every peer: 1 round
 //   small piece   everybody sends everything to everybody: 1 round, (n-1) M bytes
 //
@@ -48,16 +49,23 @@ class P2pCommunicator final : public Communicator {
 
  private:
   struct Piece {
-    char* data;
-    int64_t count;
+    char* data = nullptr;
+    int64_t count = 0;  // 0: none
   };
 
+  // Two pieces travel at a time, so that there is one wait a piece.
+  struct OnTheWay {
+    Piece scattered;  // its slices go to the ranks that reduce them
+    Piece gathered;   // its reduced slices go to all
+  };
+
+  void advance(OnTheWay& way, const Piece& next, const RankReduction& how, int64_t item);
   void exchange_small(const Piece& piece, const RankReduction& how, int64_t item);
-  void post_reduce_scatter(const Piece& piece, size_t item);
+  void post_reduce_scatter(const Piece& piece, int64_t item);
   void reduce_own_slice(const Piece& piece, const RankReduction& how, int64_t item);
   void combine_with_inbox(char* own, int64_t count, const RankReduction& how, int64_t item);
-  void post_allgather(const Piece& piece, size_t item);
-  void place_slices(const Piece& piece, size_t item);
+  void post_allgather(const Piece& piece, int64_t item);
+  void place_slices(const Piece& piece, int64_t item);
   int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }
   void wait();
 
@@ -67,6 +75,8 @@ class P2pCommunicator final : public Communicator {
   int size_;
   MessageVector<char> inbox_;
   MessageVector<char> outbox_;
+  MessageVector<char> gather_box_;
+  MessageVector<char> whole_box_;  // what has come, while it is put in place
 };
 
 }  // namespace autotune

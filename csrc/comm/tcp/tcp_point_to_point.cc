@@ -245,6 +245,7 @@ class TcpPointToPoint final : public PointToPoint {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   Backend backend() const override { return Backend::tcp; }
+  bool leaves_behind() const override { return false; }
 
   void send(int peer, const void* data, int64_t bytes) override { to_post(peer).send(data, bytes); }
   void receive(int peer, void* data, int64_t bytes) override { to_post(peer).receive(data, bytes); }
