@@ -237,11 +237,13 @@ class Sections:
             return ""
         if abs(explanation.rest) < WORTH_SAYING:
             return ""
-        source = "comparison in pairs" if self._story.pairs else "readings of the setting itself"
+        source = "the comparison in pairs says"
+        if not self._story.pairs:
+            source = "the readings of the setting itself say"
         return (
             f"The surrogate's changes come to {percent(explanation.changes[-1].total.estimate)}; "
-            f"the {source} differs from that by {percent(explanation.rest)}, which no single "
-            "parameter explains. What was read counts."
+            f"{source} {percent(explanation.rest)} on top of that, which no single parameter "
+            "explains. What was read counts."
         )
 
     @property

@@ -130,7 +130,7 @@ def ranges(explanation: Explanation) -> Table:
         caption="Where a parameter does not matter: less than 1 % is expected to change",
         header=(
             "parameter",
-            "in force",
+            "its value",
             "does not matter within",
             "90 %: what that may change",
             "value that changes most, and by how much",

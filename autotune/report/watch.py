@@ -1,8 +1,8 @@
 """The live view in a terminal: where a run is, what is best so far, what is left.
 
 It only reads: sizes and times of the log's files once a second, and the log itself where those have
-changed. It limits itself to a thousandth of a core: after a look that took 4 ms of CPU time it
-waits for 4 s.
+changed. It limits itself to a thousandth of a core: after a view that took 4 ms of CPU time it
+waits for 8 s, and half is left for looking at the files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from autotune.trial import RunState, Trial
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-OWN_SHARE = 0.001
-"""Part of a core that the view takes, on average."""
+OWN_SHARE = 0.0005
+"""Part of a core that views take, on average; looking at the files takes about as much again."""
 LOOK_S, LONGEST_S = 1.0, 30.0
 """Seconds between two looks at the files, and between two views of a log that changes, at most."""
 TRIALS_SHOWN = 8
