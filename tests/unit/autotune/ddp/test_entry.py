@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,13 @@ from autotune.ddp.settings import read_settings
 from autotune.errors import AutotuneError
 
 
-def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, interpreter: str = sys.executable, **environ: str
+) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "AUTOTUNE_"))}
     child = with_adapter({**kept, **environ})
     return subprocess.run(
-        [sys.executable, "-c", code], env=child, capture_output=True, text=True, timeout=60
+        [interpreter, "-c", code], env=child, capture_output=True, text=True, timeout=60
     )
 
 
@@ -39,8 +42,8 @@ def test_the_sitecustomize_that_would_have_been_found_is_run(tmp_path: Path) -> 
 
 
 def test_an_environment_without_the_package_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "autotune.py").write_text("")
-    there = {"PYTHONPATH": str(tmp_path), "HOROVOD_AUTOTUNE": "1"}
+    venv.create(tmp_path)
+    there = {"interpreter": str(tmp_path / "bin/python"), "HOROVOD_AUTOTUNE": "1"}
     assert python("print('trained')", **there, RANK="1").stderr == ""
     done = python("print('trained')", **there, RANK="0")
     assert done.returncode == 0 and done.stdout == "trained\n"
