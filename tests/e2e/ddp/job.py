@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from fractions import Fraction
 
 import torch
@@ -26,6 +27,7 @@ def service_of(pid: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--pause-ms", type=float, default=0, help="in each step, as work would")
     parser.add_argument("--peculiar", default="")
     options = parser.parse_args()
     peculiar, rank = options.peculiar, int(os.environ["RANK"])
@@ -54,6 +56,7 @@ def main() -> None:
         optimizer.zero_grad()
         ddp(torch.randn(8, 64, generator=data)).pow(2).mean().backward()
         optimizer.step()
+        time.sleep(options.pause_ms / 1000)
 
     for number in range(options.steps):
         if number == options.steps // 2:
