@@ -217,7 +217,7 @@ def meet(
         while line.missing != []:
             line.next_frame(min(next_word, deadline or next_word))
             if line.missing and deadline is not None and time.monotonic() > deadline:
-                raise MeetingError(f"after {timeout_s:.3g} s {_absent(line)}")
+                raise MeetingError(f"after {_seconds(timeout_s)} {_absent(line)}")
             if line.missing and time.monotonic() > next_word:
                 next_word += SAY_SECONDS
                 say(f"rank {rank} waits at {place}: {_absent(line)}")
@@ -231,6 +231,10 @@ def _absent(line: _Line) -> str:
     missing = line.missing or []
     shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     return f"{len(missing)} of {line.size} ranks have not come (rank {shown})"
+
+
+def _seconds(waited_s: float | None) -> str:
+    return f"{round(waited_s or 0.0, 1):g} s"
 
 
 def _connect(
@@ -257,8 +261,8 @@ def _connect(
             return connection
         if left <= 0:
             raise MeetingError(
-                f"after {timeout_s:.3g} s the ranks' meeting point {place} cannot be reached: "
-                f"{why}; is rank 0 there, and is that port open between the hosts?"
+                f"after {_seconds(timeout_s)} the ranks' meeting point {place} cannot be "
+                f"reached: {why}; is rank 0 there, and is that port open between the hosts?"
             )
         if time.monotonic() > next_word:
             next_word += SAY_SECONDS
