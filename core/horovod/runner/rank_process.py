@@ -32,6 +32,8 @@ RECORD_START = b"\x1ehorovodrun:"
 RECORD_END = b"\x1e\n"
 TAIL_LINES = 20
 TAIL_BYTES = 2000
+HOLD_SECONDS = 0.1  # this long a line that has begun waits for its end
+HOLD_BYTES = 1 << 16
 """A record must stay below 4096 bytes: that much is written to a pipe in one piece."""
 
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -175,9 +177,15 @@ class Stream:
         self._copy = copy
         self._tail, self._timestamps, self._line_begins = tail, timestamps, True
         self._readers_are_gone = False
+        self._held = b""
+        self._held_since = 0.0
 
     def pump(self) -> bool:
-        """Pass on what is there; False at the end of the stream."""
+        """Pass on the whole lines that are there; False at the end of the stream.
+
+        Ranks share one output: what has begun without its end is held for ``HOLD_SECONDS``, so that
+        the lines of programs that write them in pieces do not mix.
+        """
         try:
             data = os.read(self.source, 1 << 16)
         except OSError:  # EIO: the last writer of a terminal closed it
@@ -187,8 +195,32 @@ class Stream:
         if self._copy and (wrong := self._copy.write(data)):
             with contextlib.suppress(OSError):
                 os.write(2, f"horovodrun: {wrong}\n".encode(errors="backslashreplace"))
-        self._write_on(data)
+        self._write_on(self._whole_lines(data) if data else self._taken())
         return bool(data)
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # a progress bar ends in the second
+        whole = self._taken() + data[:end] if end else b""
+        if len(self._held) + len(data) - end > HOLD_BYTES:
+            return whole + self._taken() + data[end:]
+        if not self._held and end < len(data):
+            self._held_since = time.monotonic()
+        self._held += data[end:]
+        return whole
+
+    def _taken(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+    def pass_on_late(self) -> bool:
+        """Pass on what was held for long enough; True while something is held."""
+        if self._held and time.monotonic() - self._held_since >= HOLD_SECONDS:
+            self.pass_on_held()
+        return bool(self._held)
+
+    def pass_on_held(self) -> None:
+        """Pass on what has begun without its end."""
+        self._write_on(self._taken())
 
     def _write_on(self, data: bytes) -> None:
         try:
@@ -301,6 +333,8 @@ class RankProcess:
                     self._end_orphan()
             while self._pump(selector, 0):
                 pass
+        for stream in self._streams:
+            stream.pass_on_held()
         return self._child.returncode
 
     def _end_orphan(self) -> None:
@@ -311,10 +345,11 @@ class RankProcess:
         elif time.monotonic() - self._orphaned_at > ORPHAN_GRACE_SECONDS:
             self._pass_on(signal.SIGKILL, None)
 
-    def _pump(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
+    def _pump(self, selector: selectors.BaseSelector, timeout_s: float) -> bool:
         """Pass on what is there; False when nothing was."""
         streams = 0
-        for key, _ in selector.select(timeout_s):
+        holds = any([stream.pass_on_late() for stream in self._streams])
+        for key, _ in selector.select(min(timeout_s, HOLD_SECONDS) if holds else timeout_s):
             if key.data is None:
                 os.read(self._wake, 1 << 12)
                 continue

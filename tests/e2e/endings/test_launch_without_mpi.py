@@ -163,6 +163,27 @@ def test_user_signals_reach_every_rank_once(commands: Commands) -> None:
     assert (process.returncode, out.split()) == (0, ["1", "1"])
 
 
+def test_lines_that_ranks_write_in_pieces_do_not_mix(commands: Commands) -> None:
+    code = (
+        "import os, sys, time; rank = os.environ['HOROVOD_RANK']\n"
+        "for _ in range(200):\n"
+        "    for piece in (f'[rank {rank}', ' says', ']\\n'):\n"
+        "        os.write(1, piece.encode()); time.sleep(0.002)"
+    )
+    words = ["horovodrun", "--gloo", "-np", "2", sys.executable, "-c", code]
+    lines = commands.run(*words).stdout.splitlines()
+    assert sorted(lines) == ["[rank 0 says]"] * 200 + ["[rank 1 says]"] * 200
+
+
+def test_what_has_begun_without_an_end_is_shown_soon(commands: Commands) -> None:
+    code = "import os, time; os.write(1, b'Name? '); time.sleep(60)"
+    process = commands.start("horovodrun", "--gloo", "-np", "1", sys.executable, "-c", code)
+    assert process.stdout is not None
+    assert process.stdout.read(6) == "Name? "
+    process.terminate()
+    process.wait(30)
+
+
 @pytest.mark.parametrize("place", ["localhost:1,far:1", "far:1,localhost:1"])
 def test_rank_0_reads_the_launchers_input_and_the_others_none(
     commands: Commands, far: dict[str, str], place: str
