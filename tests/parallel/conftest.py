@@ -10,12 +10,11 @@ import torch
 
 import horovod.torch as hvd
 from horovod.torch.collectives import prepared
-from tiers.between_ranks import OF_THE_LAUNCHER, abort
+from tiers.between_ranks import OF_THE_LAUNCHER, abort, use_own_temporary_folder
 from tiers.rank_fixtures import (  # noqa: F401
     rank,
     restart,
     size,
-    use_own_temporary_folder,
 )
 
 
@@ -25,7 +24,7 @@ def pytest_configure() -> None:
             del os.environ[name]
     torch.set_num_threads(1)
     hvd.init()
-    use_own_temporary_folder()
+    use_own_temporary_folder(hvd.rank())
 
 
 def _abort(report: pytest.TestReport | pytest.CollectReport) -> None:

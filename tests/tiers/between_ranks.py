@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,16 @@ OF_THE_LAUNCHER = {
 """Variables by which the ranks of a job without MPI were joined, as they were."""
 
 needs_mpi = pytest.mark.skipif(WITHOUT_MPI, reason="communicators of MPI; this job does without")
+
+
+def use_own_temporary_folder(rank: int) -> None:
+    """After ``hvd.init``: give pytest a folder of this rank's own.
+
+    It removes old folders: not those of another rank, which does the same at that moment.
+    """
+    folder = Path(tempfile.gettempdir()) / f"pytest-of-rank-{rank}"
+    folder.mkdir(exist_ok=True)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
 
 
 def barrier() -> None:

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 import horovod.torch as hvd
 from tiers.between_ranks import OF_THE_LAUNCHER
-
-
-def use_own_temporary_folder() -> None:
-    """After ``hvd.init``: give pytest a folder of this rank's own.
-
-    It removes old folders: not those of another rank, which does the same at that moment.
-    """
-    folder = Path(tempfile.gettempdir()) / f"pytest-of-rank-{hvd.rank()}"
-    folder.mkdir(exist_ok=True)
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
 
 
 @pytest.fixture

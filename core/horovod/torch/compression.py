@@ -6,40 +6,16 @@ from typing import ClassVar
 
 import torch
 
+from horovod.common.compression import Compressor, NoneCompressor
 
-class Compressor:
-    """Interface of a compression: two static functions around a reduction.
-
-    Attributes:
-        wire_type: What ``compress`` makes of a float32 tensor, if all it does is to change its
-            type: the engine does that itself where it can, on its way through a GPU's memory.
-    """
-
-    wire_type: ClassVar[str | None] = None
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
-        """**Local.** Return (what travels, context for ``decompress``)."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
-        """**Local.** Return the tensor in its first form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """What travels is the tensor itself."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, object]:
-        """**Local.** Return (``tensor``, None)."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: object) -> torch.Tensor:
-        """**Local.** Return ``tensor``."""
-        return tensor
+__all__ = [
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "FP16Compressor",
+    "NoneCompressor",
+    "compresses",
+]
 
 
 class _CastCompressor(Compressor):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import torch
 
 from horovod.common import basics
+from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch.operations import allgather_async, broadcast_, broadcast_async_, synchronize
+from horovod.torch.operations import broadcast_async_, synchronize
 
-T = TypeVar("T")
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
 
 
 def broadcast_parameters(
@@ -78,41 +82,6 @@ def broadcast_optimizer_state(
         _set_optimizer_content(optimizer, content)
     if not content["states"]:
         _make_gradients(optimizer)
-
-
-def broadcast_object(
-    obj: T,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> T:
-    """**Collective.** Return root's ``obj`` on all ranks (the very same object on root).
-
-    Args:
-        obj: Anything that cloudpickle takes; ignored on other ranks than root.
-        root_rank: Global rank of the sender.
-        name: Name of the operation, the same on all ranks.
-        process_set: Only the global one in this version.
-    """
-    sends = basics.rank() == root_rank
-    data = _to_bytes(obj) if sends else torch.empty(0, dtype=torch.uint8)
-    size = torch.tensor([data.numel()], dtype=torch.int64)
-    broadcast_(size, root_rank, _suffixed(name, "sz"), process_set)
-    if not sends:
-        data = torch.empty(int(size.item()), dtype=torch.uint8)
-    broadcast_(data, root_rank, _suffixed(name, "t"), process_set)
-    return obj if sends else _from_bytes(data)
-
-
-def allgather_object(
-    obj: T, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[T]:
-    """**Collective.** Return every rank's ``obj``, in the order of the ranks."""
-    data = _to_bytes(obj)
-    size = torch.tensor([data.numel()], dtype=torch.int64)
-    sizes = synchronize(allgather_async(size, _suffixed(name, "sz"), process_set)).tolist()
-    gathered = synchronize(allgather_async(data, _suffixed(name, "t"), process_set))
-    return [_from_bytes(part) for part in gathered.split(sizes)]
 
 
 def _check_groups(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
@@ -218,15 +187,3 @@ def _broadcast_tensors(
         if dense.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(dense)
-
-
-def _to_bytes(obj: object) -> torch.Tensor:
-    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
-
-
-def _from_bytes(data: torch.Tensor) -> Any:
-    return pickle.loads(data.numpy().tobytes())
-
-
-def _suffixed(name: str | None, suffix: str) -> str | None:
-    return None if name is None else f"{name}.{suffix}"

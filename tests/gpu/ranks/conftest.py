@@ -13,12 +13,11 @@ import torch
 
 import horovod.torch as hvd
 from gpu.device import ON_GPU, take_gpu
-from tiers.between_ranks import WITHOUT_MPI, abort, gather
+from tiers.between_ranks import WITHOUT_MPI, abort, gather, use_own_temporary_folder
 from tiers.rank_fixtures import (  # noqa: F401
     rank,
     restart,
     size,
-    use_own_temporary_folder,
 )
 
 MOST_FAILURES = 8
@@ -72,7 +71,7 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
     hvd.init()
     take_gpu()
-    use_own_temporary_folder()
+    use_own_temporary_folder(hvd.rank())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -184,7 +184,8 @@ def allreduce(
         reduced = apply(_Allreduce, how, compressed)
     else:
         reduced = reduce(compressed, how)
-    return compression.decompress(reduced, context)
+    result: torch.Tensor = compression.decompress(reduced, context)
+    return result
 
 
 def grouped_allreduce(

@@ -1,0 +1,36 @@
+"""Keras, and what it calculates with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import keras
+except ModuleNotFoundError as missing:
+    if missing.name != "keras":
+        raise
+    raise ImportError(
+        "horovod.keras needs Keras, which is not installed: pip install keras"
+    ) from None
+
+__all__ = ["front", "keras"]
+
+
+def _front_of(backend: str) -> Any:
+    """Return what is different with each framework.
+
+    Raises:
+        ImportError: Keras calculates with another one.
+    """
+    if backend == "torch":
+        from horovod.keras import on_torch
+
+        return on_torch
+    raise ImportError(
+        f"horovod.keras: Keras's backend is {backend}; only PyTorch is served in this version: set "
+        "KERAS_BACKEND=torch"
+    )
+
+
+front = _front_of(keras.backend.backend())
+"""Collectives, start and end of the runtime for the framework in use."""
