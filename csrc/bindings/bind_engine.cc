@@ -48,11 +48,14 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                                options.timeline_clock,
                                options.disable_group_fusion,
                                options.host_names};
-  if ((transport ? transport->size() : 1) != options.size ||
-      (transport && transport->rank() != options.rank)) {
-    throw InvalidRequest("expected a transport of rank " + std::to_string(options.rank) + " of " +
-                         std::to_string(options.size) +
-                         (transport ? ", got another one" : ", got none"));
+  const int rank = transport ? transport->rank() : options.rank;
+  const int size = transport ? transport->size() : 1;
+  if (rank != options.rank || size != options.size) {
+    const auto place = [](int of, int all) {
+      return " rank " + std::to_string(of) + " of " + std::to_string(all);
+    };
+    throw InvalidRequest("expected a transport of" + place(options.rank, options.size) +
+                         (transport ? ", got one of" + place(rank, size) : ", got none"));
   }
   auto control = connect(options, rendezvous, address, key);
   return std::make_unique<Engine>(engine_options, std::move(control),

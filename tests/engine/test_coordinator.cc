@@ -213,12 +213,13 @@ TEST(one_ranks_shutdown_ends_the_sequence_after_what_is_ready) {
   for (int rank : {0, 1}) coordinator.add(rank, announce(0, {request("x")}), start);
   RequestList bye;
   bye.shutdown = true;
+  bye.requests = {request("y")};
   coordinator.add(1, bye, start);
   const auto lists = take(coordinator);
   CHECK_EQUAL(lists.size(), size_t{2});
   CHECK(!lists[0].shutdown);
   CHECK(lists[1].shutdown);
-  CHECK_EQUAL(lists[1].shutdown_reason, "rank 1 shut down");
+  CHECK_EQUAL(lists[1].shutdown_reason, "rank 1 shut down after 2 operations");
 }
 
 TEST(a_set_needs_its_members_only_and_ready_operations_of_all_sets_have_one_order) {

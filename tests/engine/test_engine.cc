@@ -192,9 +192,13 @@ TEST(a_rank_that_shuts_down_ends_all_and_pending_work_fails_with_a_reason) {
       return;
     }
     std::vector<int32_t> data(1, 1);
-    CHECK_THROWS(EngineError, "rank 1 shut down",
+    CHECK_THROWS(EngineError,
+                 "allreduce 'x' failed: the engine was shut down: rank 1 shut down after 0 "
+                 "operations (seen on rank 0 of 2); ranks that run different numbers of steps call "
+                 "hvd.join() after their last one",
                  wait(*engine, engine->enqueue(allreduce("x", data))));
-    CHECK_THROWS(EngineError, "shut down", engine->enqueue(allreduce("y", data)));
+    CHECK_THROWS(EngineError, "allreduce 'y' failed: the engine was shut down: rank 1",
+                 engine->enqueue(allreduce("y", data)));
     engine->shutdown(10s);
     CHECK(!engine->failed());
   });

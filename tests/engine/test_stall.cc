@@ -82,6 +82,20 @@ TEST(a_cached_tensor_stalls_like_any_other_and_nothing_stalls_where_the_check_is
   CHECK(warnings[0].find("allreduce 'x' has waited 4 s for rank 0 (of 2)") == 0);
 }
 
+TEST(a_stall_of_a_call_without_a_name_says_that_such_calls_are_counted) {
+  for (const bool is_named : {false, true}) {
+    Coordinator coordinator(2, {});
+    StallInspector stalls(3, 0, 2, start);
+    RequestList list = announce(Operation::allreduce, "allreduce.noname.4", 0, {5});
+    list.requests[0].cacheable = is_named;
+    coordinator.add(0, list, start);
+    const auto warnings = stalls.check(coordinator, start + 4s);
+    CHECK_EQUAL(warnings.size(), size_t{1});
+    const bool says_so = warnings[0].find("such calls are counted") != std::string::npos;
+    CHECK_EQUAL(says_so, !is_named);
+  }
+}
+
 TEST(a_long_transfer_is_warned_of_ever_more_rarely_and_names_the_silent_ranks_and_their_hosts) {
   StallInspector stalls(10, 0, 4, start, {"a", "a", "b", "b"});
   int warnings = 0;

@@ -226,9 +226,9 @@ void Cycle::process(ResponseList& list) {
   if (list.shutdown) {
     // Not before: a rank that ends while others still work with it is missed.
     control_.send_all(FrameType::goodbye, "");
-    fail_everything("the engine was shut down (" + list.shutdown_reason + ", seen on rank " +
-                        std::to_string(rank_) + " of " + std::to_string(size_) +
-                        "); call hvd.init() again to go on",
+    fail_everything("the engine was shut down: " + list.shutdown_reason + seen_here() +
+                        "; ranks that run different numbers of steps call hvd.join() after their "
+                        "last one",
                     false);
   }
 }
@@ -560,7 +560,7 @@ void Cycle::check_connections(Clock::time_point now) {
 void Cycle::fail_everything(const std::string& reason, bool fatal) {
   {
     const auto submission = submission_.lock();
-    submission->close(reason);
+    submission->close(reason, !fatal);
     if (fatal) status_.failed = true;
   }
   if (fatal) executor_.close_device(true);  // or the GPU would wait for ranks that are gone

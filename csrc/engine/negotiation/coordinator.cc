@@ -48,6 +48,7 @@ Coordinator::Coordinator(int size, const Params& params, Timeline* timeline)
       params_(params),
       sets_(size),
       processed_(static_cast<size_t>(size), 0),
+      announced_(static_cast<size_t>(size), 0),
       joined_(static_cast<size_t>(size), false),
       hits_(size),
       directory_(params.cache_capacity),
@@ -57,17 +58,17 @@ void Coordinator::propose(uint64_t epoch, const Params& params) {
   proposal_ = ParamsChange{epoch, 0, params};
 }
 
-void Coordinator::request_shutdown(const std::string& reason) {
-  if (!shutdown_reason_) shutdown_reason_ = reason;
-}
-
 void Coordinator::add(int rank, const RequestList& list, TimePoint now) {
   check_list(rank, list);
-  if (list.shutdown) request_shutdown("rank " + std::to_string(rank) + " shut down");
+  if (list.shutdown) ended_.push_back(rank);
   processed_[static_cast<size_t>(rank)] = list.processed;
   newest_step_ = std::max(newest_step_, list.step);
+  int64_t& announced = announced_[static_cast<size_t>(rank)];
+  announced += static_cast<int64_t>(list.requests.size());
   for (size_t word = 0; word < list.hit_bits.size(); ++word) {
-    if (list.hit_bits[word] != 0) add_hits(rank, word, list.hit_bits[word], list, now);
+    if (list.hit_bits[word] == 0) continue;
+    announced += __builtin_popcountll(list.hit_bits[word]);
+    add_hits(rank, word, list.hit_bits[word], list, now);
   }
   for (const Request& request : list.requests) {
     if (check_request_of(rank, request)) add_request(rank, request, list.step, now);
@@ -391,7 +392,7 @@ std::vector<Stalled> Coordinator::stalled(TimePoint now, std::chrono::duration<d
                                     [](const auto& request) { return request.has_value(); });
     found.push_back({name, (*known)->operation,
                      missing(pending.process_set, [&](size_t r) { return bool(requests[r]); }),
-                     now - pending.since});
+                     now - pending.since, moves_data((*known)->operation) && !(*known)->cacheable});
   }
   hits_.for_each_open([&](int64_t slot) {
     const TimePoint since = hits_.since(slot);
@@ -410,13 +411,22 @@ void Coordinator::take(std::vector<ResponseList>& lists) {
   while (taken_ < ready_.size()) lists.push_back(take_run(change_is_due()));
   ready_.clear();
   taken_ = 0;
-  if (shutdown_reason_) {
+  if (!ended_.empty()) {
     ResponseList last;
     last.shutdown = true;
-    last.shutdown_reason = *shutdown_reason_;
+    last.shutdown_reason = who_ended();
     ++lists_sent_;
     lists.push_back(std::move(last));
   }
+}
+
+std::string Coordinator::who_ended() const {
+  std::string text;
+  for (int rank : ended_) {
+    text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank) + " shut down after " +
+            std::to_string(announced_[static_cast<size_t>(rank)]) + " operations";
+  }
+  return text;
 }
 
 bool Coordinator::change_is_due() const { return proposal_ && ready_[taken_].step > last_step_; }

@@ -46,6 +46,7 @@ struct Stalled {
   Operation operation;
   std::vector<int> missing_ranks;  // global
   std::chrono::duration<double> age;
+  bool is_counted = false;  // the script gave it no name: it is the next one of its kind
 };
 
 // Rank 0's side of the negotiation. It is told what ranks have announced and which parameters are
@@ -72,8 +73,6 @@ class Coordinator {
   // not.
   std::vector<Stalled> stalled(TimePoint now, std::chrono::duration<double> age) const;
   bool has_pending() const { return !pending_.empty() || hits_.open_count() > 0; }
-  // End the job's communication with the next `take`.
-  void request_shutdown(const std::string& reason);
 
  private:
   struct Pending {
@@ -137,6 +136,7 @@ class Coordinator {
   void apply_change(ResponseList& list);
   void name_items_of(const std::vector<int64_t>& evicted_slots);
   bool change_is_due() const;
+  std::string who_ended() const;
 
   // The job at this place of the sequence: its ranks, the parameters in force, its process sets.
   int size_;
@@ -145,12 +145,14 @@ class Coordinator {
   int32_t next_set_id_ = 1;
 
   // What ranks have said of themselves: the response lists that each is known to have processed,
-  // and whether it has joined.
+  // how many operations it has announced, whether it has joined, and who has shut down, which ends
+  // the job's communication with the next `take`.
   std::vector<uint64_t> processed_;
+  std::vector<int64_t> announced_;
   std::vector<bool> joined_;
   int joined_count_ = 0;
   TimePoint first_joined_;
-  std::optional<std::string> shutdown_reason_;
+  std::vector<int> ended_;
 
   // What is pending: announced by whole requests, or by hits of the cache's slots. The directory
   // says which tensor a slot is for, and `decisions_` what was decided about it, by slot.

@@ -105,10 +105,15 @@ std::string StallInspector::named(const std::vector<int>& ranks) const {
 
 std::string StallInspector::text_of(const Stalled& stalled) const {
   const std::string ranks = named(stalled.missing_ranks);
+  const std::string counted =
+      stalled.is_counted
+          ? " The script gives it no name, so that such calls are counted: ranks that "
+            "made different numbers of them wait for each other; name it"
+          : "";
   return std::string(name_of(stalled.operation)) + " " + shown_name(stalled.name) + " has waited " +
          std::to_string(static_cast<int>(stalled.age.count())) + " s for rank " + ranks + " (of " +
          std::to_string(size_) +
-         "): expected every rank to call it; does a rank skip it, or run far behind?";
+         "): expected every rank to call it; does a rank skip it, or run far behind?" + counted;
 }
 
 }  // namespace autotune

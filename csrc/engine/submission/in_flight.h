@@ -37,10 +37,10 @@ class InFlightTable {
 
   // The operation is complete: it goes, its handle stays.
   void erase(const TensorEntry& entry);
-  // All go. Calls `act(handle)` for each.
+  // All go. Calls `act(operation)` for each.
   template <typename Act>
   void erase_all(Act&& act) {
-    for (auto& [name, operation] : by_name_) act(operation->handle);
+    for (auto& [name, operation] : by_name_) act(*operation);
     by_name_.clear();
   }
   // Calls `act(entry)` for each, which may erase it.

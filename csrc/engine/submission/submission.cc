@@ -16,7 +16,9 @@ Submission::Submission(int rank, int size, const Params& params, Timeline& timel
       params_(params) {}
 
 int64_t Submission::take(TensorEntry* entries, size_t count, Clock::time_point now) {
-  if (!closed_reason_.empty()) throw EngineError(closed_reason_);
+  if (!closed_reason_.empty()) {
+    throw EngineError(count == 0 ? closed_reason_ : closed_error(entries[0].request));
+  }
   for (size_t i = 0; i < count; ++i) validate(entries[i].request, sets_, rank_);
   const int64_t first = operations_.next_number();
   if (count == 0) return first;
@@ -133,10 +135,15 @@ void Submission::set_counters(const Counters& counters) {
   counters_.wait_ns = wait_ns;
 }
 
+std::string Submission::closed_error(const Request& request) const {
+  return closed_names_operation_ ? describe(request) + " failed: " + closed_reason_
+                                 : closed_reason_;
+}
+
 void Submission::end_all() {
-  operations_.erase_all([this](Handle& handle) {
-    handle.done = true;
-    handle.error = closed_reason_;
+  operations_.erase_all([this](InFlight& operation) {
+    operation.handle.done = true;
+    operation.handle.error = closed_error(operation.entry.request);
   });
   clear_unannounced();
 }

@@ -99,7 +99,11 @@ class Submission {
   void count_cycle() { ++counters_.cycles; }
 
   // No more operations are taken, because of `reason`; those in flight end with it at `end_all`.
-  void close(const std::string& reason) { closed_reason_ = reason; }
+  // Where nothing has failed but them the text names each.
+  void close(const std::string& reason, bool names_operation) {
+    closed_reason_ = reason;
+    closed_names_operation_ = names_operation;
+  }
   void end_all();
 
   // ------------------------------------------------------------ of both, and the engine's thread
@@ -121,6 +125,7 @@ class Submission {
   bool is_leased(Clock::time_point now) const { return now < lease_until_ && operations_.empty(); }
 
  private:
+  std::string closed_error(const Request& request) const;
   void end_step_now(Clock::time_point now);
   void append_device_steps();
 
@@ -147,6 +152,7 @@ class Submission {
 
   bool shutdown_requested_ = false;
   std::string closed_reason_;  // not empty: no more operations
+  bool closed_names_operation_ = false;
   Clock::time_point thread_wakes_at_ = Clock::time_point::max();
   Clock::time_point lease_until_{};
 };
