@@ -35,6 +35,16 @@ if hvd.rank() == 0:
 hvd.shutdown()
 """
 
+OVER_TCP = """
+import os, torch, horovod.torch as hvd
+os.environ["HOROVOD_HOSTNAME"] = "host-" + os.environ["HOROVOD_RANK"]
+hvd.init()
+for step in range(10):
+    hvd.allreduce(torch.ones(1000), name="x")
+    hvd.allgather(torch.ones(1000), name="y")
+    hvd.broadcast(torch.ones(1000), 0, name="z")
+"""
+
 
 def analysed(commands: Commands, path: Path) -> dict:
     result = commands.run("autotune", "timeline", path, "--format", "json")
@@ -86,3 +96,17 @@ def test_a_timeline_costs_no_multiple_of_the_jobs_time(commands: Commands) -> No
     assert {tensor["count"] for tensor in content["tensors"].values()} == {STEPS}
     assert len(content["tensors"]) == 161
     assert seconds["on"] < 5 * seconds["off"] + 1
+
+
+def test_a_job_without_mpi_says_what_moves_its_data(commands: Commands) -> None:
+    """Ranks of one host share memory; these are told that they are on two."""
+    path = commands.folder / "t.json"
+    words = ["-np", "2", "--timeline-filename", path, sys.executable, "-c", OVER_TCP]
+    job = commands.run("horovodrun", "--gloo", *words)
+    assert job.returncode == 0, job.stderr
+    names = {event.get("name", "") for event in json.loads(path.read_text())}
+    assert {"TCP_ALLREDUCE", "TCP_ALLGATHER", "TCP_BCAST"} <= names
+    assert [name for name in names if name.startswith(("MPI_", "SHM_"))] == []
+    content = analysed(commands, path)
+    assert content["whole"] and content["odd_events"] == 0
+    assert {tensor["count"] for tensor in content["tensors"].values()} == {10}

@@ -323,15 +323,31 @@ def _start_world(open_store: OpenStore | None) -> World:
 
 
 def _find_world(open_store: OpenStore | None) -> World:
-    """Return the world that the environment says; without MPI nothing of it is imported."""
+    """Return the world that the environment says; without MPI nothing of it is imported.
+
+    Ranks that MPI does not see though Slurm has started them, by a PMI that is not this MPI's, meet
+    without it.
+    """
     launched = find(os.environ, has_mpi=True)
     if _is_for_mpi(launched):
         try:
-            return mpi.start_world()
+            world = mpi.start_world()
         except mpi.NoMpiError:
             launched = find(os.environ, has_mpi=False)
             if launched.needs_mpi:
                 raise
+        else:
+            if not singleton_error(world.size, os.environ):
+                return world
+            launched = find(os.environ, has_mpi=False)
+            if launched.place is None:
+                return world
+            world.end(failed=False, raised=False, leave=_leave)
+            if launched.rank == 0:
+                _say(
+                    f"MPI sees 1 of the {launched.size} ranks that {launched.launcher} has "
+                    f"started: they go on without MPI; {CONTROLLER}=gloo says so from the start"
+                )
     if launched.place is None:
         return WithoutMpi(None)
     return WithoutMpi(join(launched, os.environ, open_store, _say))
@@ -361,7 +377,7 @@ def _leave(code: int) -> None:
     """End the process without MPI's finalize, which could hang after a fatal error."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
+        if stream is not None and not stream.closed:
             stream.flush()
     os._exit(code)
 
