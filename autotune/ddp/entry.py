@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError
 from autotune.service import variables
+from autotune.service.status_line import StandardError
 
 if TYPE_CHECKING:
     from autotune.ddp.adapter import Adapter
@@ -175,7 +176,7 @@ def _make_adapter() -> Adapter:
 def _write_lines() -> None:
     """Have the adapter's lines written to standard error, unless the script takes them."""
     if not logger.handlers:
-        handler = logging.StreamHandler()
+        handler = StandardError()
         handler.setFormatter(logging.Formatter("[ddp] %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False

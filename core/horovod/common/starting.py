@@ -31,6 +31,9 @@ logger = logging.getLogger("horovod")
 class TunerLink(Protocol):
     """What ``init`` and ``shutdown`` need of the autotuner; ``horovod.tuning`` provides it."""
 
+    def log_handler(self) -> logging.Handler:
+        """**Local.** Return what writes lines for people to standard error."""
+
     def read_settings(self, environ: Mapping[str, str]) -> Settings:
         """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
 
@@ -154,6 +157,7 @@ def start_job(start: Start) -> Job:
             world.free()
             raise ValueError(f"hvd.init(): {error}")
         parsed = parsed.with_params(reports[0].start)
+        _configure_logging(parsed, tuner)
         _warn_once(parsed, topology, world)
         engine = _start_engine(start, topology, parsed)
     except Exception:
@@ -215,7 +219,7 @@ def _read_own(
 def _prepare_tuner(
     start: Start, parsed: Settings, topology: Topology, report: RankReport
 ) -> RankReport:
-    _configure_logging(parsed)
+    _configure_logging(parsed, start.tuner)
     try:
         first = start.tuner.prepare(parsed, topology, start.world.version)
     except ValueError as error:
@@ -236,20 +240,19 @@ def _core(parsed: Settings, topology: Topology) -> int:
     return int(cores[topology.local_rank])
 
 
-def _configure_logging(parsed: Settings) -> None:
+def _configure_logging(parsed: Settings, tuner: TunerLink) -> None:
     """Show our messages on stderr, unless the script configured logging itself."""
     level = LOG_LEVELS[parsed["HOROVOD_LOG_LEVEL"]]
     names: Mapping[str, int] = {"trace": logging.DEBUG, "fatal": logging.CRITICAL}
     logger.setLevel(names.get(level, getattr(logging, level.upper(), logging.WARNING)))
     if not logger.hasHandlers():
-        handler = logging.StreamHandler()
+        handler = tuner.log_handler()
         handler.setFormatter(logging.Formatter("[horovod] %(message)s"))
         logger.addHandler(handler)
 
 
 def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
     """Say on rank 0 which settings have no effect, an unexpected one, or make the job slow."""
-    _configure_logging(parsed)
     if topology.rank != 0:
         return
     for remark in parsed.remarks:

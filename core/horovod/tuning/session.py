@@ -17,6 +17,7 @@ from autotune.service import protocol
 from autotune.service.epochs import Change
 from autotune.service.session import SERVICE, Finished, State
 from autotune.service.session import Session as ServiceSession
+from autotune.service.status_line import StandardError
 from autotune.trial import CommParams
 from horovod import _engine
 from horovod.common.settings import Settings
@@ -41,6 +42,10 @@ class Session(ServiceSession):
     def __init__(self) -> None:
         super().__init__(logger, CommParams, tag="horovod")
         self._engine: _engine.Engine | None = None
+
+    def log_handler(self) -> logging.Handler:
+        """**Local.** Return what writes lines for people to standard error."""
+        return StandardError()
 
     def read_settings(self, environ: Mapping[str, str]) -> Settings:
         """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
