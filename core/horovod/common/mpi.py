@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 PATIENCE_SECONDS = 2.0
-"""How long a rank that has met an error waits for the others before it leaves without MPI's end."""
+"""How long a rank that ends by an error waits for the others before it leaves without MPI's end."""
+CAUGHT_PATIENCE_SECONDS = 60.0
+"""The same where its script has caught the error: the others meet theirs when they get there."""
 POLL_SECONDS = 0.001
 """Waiting ranks sleep between tests: the core may be needed by the rank they wait for."""
 ROUND_TRIPS = 12
@@ -255,9 +257,9 @@ def end(
     Args:
         mpi: The module ``mpi4py.MPI``.
         comm: The job's communicator; None when the job never got one.
-        failed: The engine had a fatal error: leave without ending MPI, unless the script caught it
-            and the other ranks come to their end now, too; the launcher then ends the job with a
-            code other than 0.
+        failed: The engine had a fatal error: leave without ending MPI, and the launcher ends the
+            job with a code other than 0, unless the script caught it and the other ranks come to
+            their end, too.
         pending: After such an error MPI may still have messages to deliver.
         raised: This process ends by an exception: wait a little for the other ranks (they may
             be raising the same), then leave without them, so that the launcher ends them.
@@ -277,8 +279,8 @@ def end(
 
 
 def _come_too(mpi: Any, comm: MPI.Comm) -> bool:
-    """**Collective.** Return whether all ranks are here in a moment; some may be gone for good."""
+    """**Collective.** Return whether all ranks come; some may be gone for good."""
     try:
-        return wait(comm, seconds=PATIENCE_SECONDS)
+        return wait(comm, seconds=CAUGHT_PATIENCE_SECONDS)
     except mpi.Exception:
         return False

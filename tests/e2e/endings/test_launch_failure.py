@@ -38,13 +38,21 @@ time.sleep(60)
 CAUGHT = """
 import sys, time, torch
 import horovod.torch as hvd
+from horovod.common import mpi
 hvd.init()
+mpi.CAUGHT_PATIENCE_SECONDS = float(sys.argv[2])
 try:
     if hvd.rank() == 0:
         hvd.allreduce(torch.ones(3), name="skipped")
     time.sleep(float(sys.argv[1]))
 except hvd.HorovodInternalError:
     print("caught", flush=True)
+"""
+UNEVEN = """
+import torch, horovod.torch as hvd
+hvd.init()
+for step in range(10 + 3 * hvd.rank()):
+    hvd.allreduce(torch.ones(3), name="x")
 """
 STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 
@@ -91,7 +99,7 @@ def test_a_rank_that_leaves_after_a_caught_error_is_the_one_that_is_named(
     commands: Commands,
 ) -> None:
     words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
-    result = commands.run(*words, "50", **STALLS)
+    result = commands.run(*words, "50", "1", **STALLS)
     assert result.returncode != 0 and "caught" in result.stdout
     assert re.search(r"rank 0 on \S+ was the first to fail: exit code 0, but", result.stderr)
 
@@ -100,9 +108,19 @@ def test_ranks_that_have_caught_an_error_and_end_together_end_mpi_too(
     commands: Commands,
 ) -> None:
     words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
-    result = commands.run(*words, "3", **STALLS)
+    result = commands.run(*words, "8", "50", **STALLS)
     assert result.returncode == 0 and "caught" in result.stdout
     assert "first to fail" not in result.stderr and "finalize" not in result.stderr
+
+
+def test_ranks_with_more_steps_than_others_hear_who_has_ended_and_of_join(
+    commands: Commands, launcher: tuple[str, ...]
+) -> None:
+    result = commands.run(*launcher, "-np", "2", sys.executable, "-c", UNEVEN)
+    assert result.returncode == 1
+    failed = r"allreduce 'allreduce\.x' failed: .*rank 0 shut down after 10 operations"
+    last = [line for line in result.stderr.splitlines() if re.search(failed, line)]
+    assert last and all("hvd.join()" in line for line in last)
 
 
 def test_a_terminated_launcher_ends_all_ranks(
