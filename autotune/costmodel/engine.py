@@ -41,9 +41,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Prefix sums over the tensors of one operation: entry ``k`` is of the first ``k`` tensors."""
+    """Prefix sums over the tensors of one operation: entry ``k`` is of the first ``k`` tensors.
 
-    upto: list[int]  # (n + 1,) how many of the first n tensors of the step are of this operation
+    Attributes:
+        upto: (n + 1,) how many of the first ``k`` tensors of the step are of this operation.
+    """
+
+    upto: list[int]
     size: list[int]
     packed: list[int]
     large: list[int]
@@ -136,11 +140,16 @@ class _Chain:
     """Operations of one kind whose tensors fuse up to a threshold, one after the other.
 
     Entry ``k`` is of the operation that starts with tensor ``k`` where nothing cuts it short.
+
+    Attributes:
+        after: (n,) the first tensor that is not part of the operation.
+        time: (n + 1,) of the operation and of all that follow it.
+        count: (n + 1,) of the same, their number.
     """
 
-    after: list[int]  # (n,) the first tensor that is not part of it
-    time: list[float]  # (n + 1,) of it and of all that follow it
-    count: list[int]  # (n + 1,) the same, their number
+    after: list[int]
+    time: list[float]
+    count: list[int]
 
 
 class _Operations:

@@ -5,6 +5,8 @@
 
 namespace autotune {
 
+// Each binds what stands behind it.
+
 void bind_values(pybind11::module_& module);      // Params, Options, StepRecord, errors
 void bind_operations(pybind11::module_& module);  // Kind, Prepared, ..., TensorReader, Runner
 void bind_transport(pybind11::module_& module);   // Transport, TcpListener, MPI facts

@@ -22,13 +22,13 @@ struct Kind {
 
 // An operation that comes back in every step with other memory.
 struct Prepared {
-  SharedRequest request;  // with its complete name
+  SharedRequest request;  // it has its complete name
 };
 
 // Several of them.
 struct PreparedAll {
   std::vector<SharedRequest> requests;
-  std::vector<TensorEntry> entries;  // memory for handing them over
+  std::vector<TensorEntry> entries;  // their memory is used to hand them over
 };
 
 // Where as many tensors lie.

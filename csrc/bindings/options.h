@@ -15,7 +15,7 @@ struct Options {
   int rank = 0;
   int size = 1;
   std::vector<int> host_of_rank;        // hosts are numbered from 0
-  std::vector<std::string> host_names;  // by rank, for people
+  std::vector<std::string> host_names;  // they stand by rank, for people
   int thread_affinity = -1;
   double stall_warning_seconds = 60;
   double stall_shutdown_seconds = 0;

@@ -24,7 +24,7 @@ struct TensorView {
   uint8_t type_bits;
   uint16_t type_lanes;
   int64_t* shape;
-  int64_t* strides;  // in elements; nullptr: dense
+  int64_t* strides;  // they count elements; nullptr means that it is dense
   uint64_t byte_offset;
 };
 
@@ -91,7 +91,7 @@ struct ExchangeApi {
   void* allocate;
   void* own;
   void* give;
-  int (*view)(void* tensor, TensorView* view);  // may be nullptr
+  int (*view)(void* tensor, TensorView* view);  // it may be nullptr
   void* current_stream;
 };
 

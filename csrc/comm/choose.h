@@ -12,11 +12,11 @@ namespace autotune {
 
 struct Communicators {
   std::unique_ptr<Communicator> flat;
-  // nullptr where two levels cannot matter: one host, or one rank on every host.
+  // It is nullptr where two levels cannot matter: one host, or one rank on every host.
   std::unique_ptr<Communicator> hierarchical;
-  // The ranks of `flat` by messages and nothing else; nullptr with one rank.
+  // It connects the ranks of `flat` by messages and nothing else; with one rank it is nullptr.
   std::unique_ptr<Communicator> plain = nullptr;
-  std::vector<int> host_of_rank = {};  // hosts are numbered from 0; empty with one rank
+  std::vector<int> host_of_rank = {};  // hosts are numbered from 0; with one rank it is empty
 };
 
 // Shared memory among the ranks of a host where it has some, else messages (with one line that says

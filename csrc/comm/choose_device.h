@@ -11,11 +11,11 @@
 namespace autotune {
 
 struct DeviceOptions {
-  // Where the shared libraries are; empty: where the loader finds them.
+  // The shared libraries are there; where a path is empty, the loader looks for it.
   std::string nccl;
   std::string nvrtc;
-  // NCCL_HOSTID: by which NCCL tells hosts apart; empty: their names. Only ranks of different hosts
-  // may share a GPU.
+  // By this NCCL_HOSTID NCCL tells hosts apart; where it is empty, by their names. Only ranks of
+  // different hosts may share a GPU.
   std::string host_id;
 };
 

@@ -15,10 +15,10 @@
 
 namespace autotune {
 
-// As frameworks hand it over (a cudaStream_t); 0: the default stream.
+// Frameworks hand it over so (a cudaStream_t); 0 is the default stream.
 using DeviceStream = std::uintptr_t;
 
-// Where CPU tensors are.
+// CPU tensors are there.
 constexpr int32_t host_memory = -1;
 
 // A point in a stream.
@@ -75,7 +75,7 @@ class Device {
   virtual int index() const = 0;
   // Tells GPUs of a host apart, whatever this process calls them.
   virtual std::string identity() const = 0;
-  virtual DeviceStream stream() const = 0;  // the engine's own
+  virtual DeviceStream stream() const = 0;  // it is the engine's own
   // Of no other stream, ever: a stream may get the handle of one that was destroyed.
   virtual uint64_t id_of(DeviceStream stream) const = 0;
   // For calls of a DeviceCommunicator, whose library asks the thread for its GPU.

@@ -28,7 +28,7 @@ class ElementSequence {
   }
 
   int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
-  int64_t item() const { return item_; }  // bytes of an element
+  int64_t item() const { return item_; }  // an element has so many bytes
 
   // act(input, output, elements, elements before it in [begin, end)) for each contiguous part.
   template <typename Act>
@@ -66,7 +66,7 @@ class ElementSequence {
  private:
   const std::vector<Span>& spans_;
   int64_t item_;
-  // Of usual steps: nothing is allocated for them.
+  // Usual steps fit into it: nothing is allocated for them.
   std::array<std::byte, 4096> usual_;
   std::pmr::monotonic_buffer_resource memory_{usual_.data(), usual_.size()};
   std::pmr::vector<int64_t> ends_;

@@ -37,7 +37,7 @@ class PointToPoint {
   virtual void give_up() = 0;
 };
 
-// Fits MPI's int counts with room to spare; longer messages are cut by the algorithms.
+// It fits MPI's int counts with room to spare; longer messages are cut by the algorithms.
 constexpr int64_t max_message_bytes = int64_t{1} << 28;
 
 }  // namespace autotune

@@ -13,7 +13,8 @@ namespace autotune {
 namespace {
 
 struct Dropped {
-  std::mutex mutex;  // held by a thread that forks, from before the fork until after it
+  // A thread that forks holds it, from before the fork until after it.
+  std::mutex mutex;
   std::vector<int> fds;
 };
 

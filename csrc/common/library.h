@@ -22,7 +22,7 @@ class Library {
   void* symbol(const char* name) const;
 
   std::string what_;
-  void* handle_ = nullptr;  // never closed: others use it, too
+  void* handle_ = nullptr;  // it is never closed: others use it, too
 };
 
 }  // namespace autotune

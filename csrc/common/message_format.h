@@ -3,8 +3,8 @@
 
 namespace autotune {
 
-// Compared at init, so that two versions never talk. Raise it with every change of the encoding;
-// the test `the_encoding_of_messages_is_that_of_their_format` tells.
+// It is compared at init, so that two versions never talk. Raise it with every change of the
+// encoding; the test `the_encoding_of_messages_is_that_of_their_format` tells.
 constexpr int message_format = 1;
 
 }  // namespace autotune

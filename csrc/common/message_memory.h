@@ -15,7 +15,7 @@
 
 namespace autotune {
 
-// Set by a transport that could not take back all it had posted; never reset.
+// A transport sets it that could not take back all it had posted; it is never reset.
 inline std::atomic<bool> messages_were_left_behind{false};
 
 template <typename T>

@@ -107,7 +107,7 @@ class Candidate {
 
   int fd_;
   State state_ = State::connecting;
-  std::string bytes_;  // of what is awaited
+  std::string bytes_;  // they are of what is awaited
   std::string challenge_, claim_;
 };
 

@@ -13,10 +13,10 @@
 
 namespace autotune {
 
-// Of a connection, from its begin to its proof. A machine that swaps may need seconds.
+// A connection has so long from its begin to its proof: a machine that swaps may need seconds.
 constexpr std::chrono::seconds proof_timeout{10};
-// Connections without a proof at one time, besides one per expected one; more, and the oldest is
-// dropped.
+// So many connections may be without a proof at one time, besides one per expected one; with more,
+// the oldest is dropped.
 constexpr size_t most_applicants = 256;
 
 class Applicant;
@@ -48,7 +48,7 @@ class Reception {
   const int size_;
   const int unix_fd_;
   const int tcp_fd_;
-  std::vector<int> accepted_;  // -1: none yet
+  std::vector<int> accepted_;  // -1 stands for one that is not there yet
   std::deque<std::unique_ptr<Applicant>> applicants_;
 };
 

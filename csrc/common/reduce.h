@@ -58,7 +58,7 @@ class RankReduction {
   }
 
  private:
-  // As many as stay in the first-level cache, with their sums.
+  // So many stay in the first-level cache, with their sums.
   static constexpr int64_t block = 1024;
 
   template <typename Contribution>
@@ -78,9 +78,9 @@ class RankReduction {
   DataType type_;
   ReduceOp op_;
   int size_;
-  double input_factor_ = 1.0;   // applied by scale_input,
-  double half_factor_ = 1.0;    // as halves are read,
-  double output_factor_ = 1.0;  // to the result, which is divided by
+  double input_factor_ = 1.0;   // scale_input applies this one,
+  double half_factor_ = 1.0;    // this one is applied as halves are read,
+  double output_factor_ = 1.0;  // and this one to the result, which is divided by
   int divisor_ = 1;
 };
 

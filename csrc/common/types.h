@@ -72,7 +72,7 @@ bool is_wire_type(DataType type);
 
 const char* name_of(Operation operation);
 const char* name_of(ReduceOp reduce_op);
-const char* name_of(DataType type);  // as torch spells it: "float32", "bool", ...
+const char* name_of(DataType type);  // it is as torch spells it: "float32", "bool", ...
 
 // Inverse of name_of; throw InvalidRequest with the list of known names.
 Operation operation_from(const std::string& name);

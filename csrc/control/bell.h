@@ -10,12 +10,12 @@ namespace autotune {
 
 class Bell {
  public:
-  Bell();  // throws EngineError
+  Bell();  // it throws EngineError
   ~Bell();
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
 
-  int fd() const { return fd_; }  // for the other processes' BellListener
+  int fd() const { return fd_; }  // the other processes' BellListener takes it
   void ring();
 
  private:
@@ -30,7 +30,7 @@ class BellListener {
   BellListener(const BellListener&) = delete;
   BellListener& operator=(const BellListener&) = delete;
 
-  int fd() const { return fd_; }  // readable when the bell has rung
+  int fd() const { return fd_; }  // it is readable when the bell has rung
   // True when the bell has rung since the last call.
   bool has_rung();
 

@@ -22,7 +22,7 @@ namespace autotune {
 
 namespace {
 
-constexpr size_t header_bytes = 5;  // uint32 payload length, uint8 type
+constexpr size_t header_bytes = 5;  // a uint32 is the payload's length, a uint8 the type
 // Larger than any honest frame (a request is some 100 bytes); a longer one means a broken stream.
 constexpr uint32_t max_payload_bytes = 1u << 30;
 constexpr uint32_t max_hello_bytes = 256;

@@ -36,15 +36,16 @@ enum class FrameType : uint8_t {
   hello = 0,
   requests = 1,
   responses = 2,
-  abort = 3,    // a fatal error, in words
+  abort = 3,    // it tells a fatal error, in words
   goodbye = 4,  // all is said: the end of the connection is no error from now on
-  ping = 5,     // to be answered at once; never seen outside the control plane, as pong
-  pong = 6,     // the coordinator's says which ranks do not answer
+  // It is answered at once, and never seen outside the control plane; nor is a pong.
+  ping = 5,
+  pong = 6,  // the coordinator's says which ranks do not answer
   last = pong,
 };
 
 struct Frame {
-  int rank = 0;  // sender
+  int rank = 0;  // it is the sender's
   FrameType type = FrameType::hello;
   std::string payload;
 };
@@ -167,7 +168,7 @@ class Rendezvous {
 
  private:
   std::string key_;
-  std::string name_;  // of the abstract Unix socket
+  std::string name_;  // it is the abstract Unix socket's
   int unix_fd_ = -1;
   int tcp_fd_ = -1;
   std::string address_;
@@ -210,7 +211,7 @@ class ControlPlane {
   // what to look at (all connections, or only `wake`), then the sleep itself, which touches nothing
   // else. Every `watch` must be followed by its `sleep`.
   struct Watch {
-    std::vector<pollfd> fds;  // the first one: what `wake` writes to
+    std::vector<pollfd> fds;  // the first one is what `wake` writes to
     bool ready = false;       // a frame is there already
   };
   // Both fill an earlier one, whose memory is used again.
@@ -255,12 +256,12 @@ class ControlPlane {
   bool has_other_hosts_ = false;
   TimePoint reach_checked_{};
   TimePoint asked_{};
-  std::string said_silent_;  // by the coordinator, as it came
+  std::string said_silent_;  // the coordinator has said it, as it came
   int user_wake_fd_;
   int thread_wake_fd_;
   uint32_t pumps_ = 0;
-  Watch watched_;                            // of the thread that runs cycles
-  std::atomic<bool> socket_is_ready_{true};  // as the last sleep has seen
+  Watch watched_;                            // only the thread that runs cycles uses it
+  std::atomic<bool> socket_is_ready_{true};  // the last sleep has seen it so
 };
 
 }  // namespace autotune

@@ -18,11 +18,12 @@ namespace autotune {
 
 // Shared by both processes. What one side writes often is alone on its cache lines.
 struct Ring {
-  static constexpr size_t capacity = 64 << 10;  // a power of two
+  static constexpr size_t capacity = 64 << 10;  // it is a power of two
 
-  alignas(128) std::atomic<uint64_t> written;   // bytes since the start, by the writer
-  alignas(128) std::atomic<uint64_t> consumed;  // bytes since the start, by the reader
-  alignas(128) std::atomic<uint32_t> sleepers;  // threads of the reader that sleep or are about to
+  alignas(128) std::atomic<uint64_t> written;  // the writer has added so many bytes since the start
+  alignas(128) std::atomic<uint64_t> consumed;  // the reader has taken so many of them
+  // So many threads of the reader sleep or are about to.
+  alignas(128) std::atomic<uint32_t> sleepers;
   std::atomic<uint32_t> nudged;   // a nudge is under way to the reader; it clears this on arrival
   std::atomic<uint32_t> blocked;  // the writer waits for room
   alignas(128) char bytes[capacity];

@@ -136,12 +136,13 @@ class Engine {
   const EngineOptions options_;
   const int rank_;
   const int size_;
-  EngineStatus status_;                    // of any thread
-  Timeline timeline_;                      // has a lock of its own
-  std::unique_ptr<ControlPlane> control_;  // of the cycle, but for its sleeps and wake-ups
+  EngineStatus status_;  // any thread uses it
+  Timeline timeline_;    // it has a lock of its own
+  // It is the cycle's, but for its sleeps and wake-ups.
+  std::unique_ptr<ControlPlane> control_;
   Guarded<Submission> submission_;
   Guarded<Cycle> cycle_;
-  ControlPlane::Watch watched_;  // of the engine's thread
+  ControlPlane::Watch watched_;  // only the engine's thread uses it
   std::thread thread_;
 };
 

@@ -11,14 +11,17 @@ namespace autotune {
 
 struct EngineOptions {
   Params params;
-  int thread_affinity = -1;           // core of the engine thread; -1: those of the process
-  double stall_warning_seconds = 60;  // 0: no stall check
-  double stall_shutdown_seconds = 0;  // 0: never
-  std::string timeline_path;          // empty: none from the start
+  // The engine's thread runs on this core; with -1, on those of the process.
+  int thread_affinity = -1;
+  double stall_warning_seconds = 60;  // 0 means that there is no stall check
+  double stall_shutdown_seconds = 0;  // 0 means never
+  std::string timeline_path;          // an empty one means that there is none from the start
   bool timeline_mark_cycles = false;
   TimelineClock timeline_clock;
-  bool disable_group_fusion = false;    // groups fuse only within themselves; the same on all ranks
-  std::vector<std::string> host_names;  // by rank, for people; empty: nobody knows
+  // Groups fuse only within themselves; it is the same on all ranks.
+  bool disable_group_fusion = false;
+  // They stand by rank, for people; there are none where nobody knows them.
+  std::vector<std::string> host_names;
 };
 
 }  // namespace autotune

@@ -8,8 +8,8 @@
 namespace autotune {
 
 struct EngineStatus {
-  std::atomic<Device*> device{nullptr};     // the executor's; set once
-  std::atomic<bool> device_is_busy{false};  // as last seen; set when it gets work
+  std::atomic<Device*> device{nullptr};     // it is the executor's, and set once
+  std::atomic<bool> device_is_busy{false};  // it was seen so last, and is set when it gets work
   // Both are set with the lock of the submission, where the reason is: nobody sees one without the
   // other.
   std::atomic<bool> failed{false};   // the engine has ended by an error

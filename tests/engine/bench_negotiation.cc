@@ -49,7 +49,7 @@ constexpr int steps = 2000;
 // Time and allocations of one part of a step.
 struct Part {
   const char* name;
-  std::vector<int64_t> ns{};  // by step
+  std::vector<int64_t> ns{};  // each step has one
   int64_t allocated = 0;
 
   void begin_step() { ns.push_back(0); }

@@ -148,8 +148,8 @@ class HostMemory final : public Allocator, public std::enable_shared_from_this<H
     return in_use_;
   }
 
-  std::atomic<bool> has_streams{true};   // which are gone with the device
-  std::atomic<int64_t> most{INT64_MAX};  // bytes that there are
+  std::atomic<bool> has_streams{true};   // they are gone with the device
+  std::atomic<int64_t> most{INT64_MAX};  // there are so many bytes
   std::atomic<int> asked{0};
 
  private:
@@ -232,16 +232,16 @@ class HostDevice final : public Device {
   // For the tests.
   size_t blocks_in_use() { return memory->blocks(); }
   HostStream& engine_stream() { return *stream_; }
-  int events() const { return *events_; }  // that somebody still has
+  int events() const { return *events_; }  // somebody still has so many
   bool is_used_by_this_thread() const { return used_ == this; }
   const std::shared_ptr<HostMemory> memory = std::make_shared<HostMemory>();
-  std::atomic<int> launches{0};           // of copy_all
-  std::atomic<DeviceStream> captured{0};  // into a graph: nothing is recorded there
-  std::atomic<int> waits{0};              // of a stream for an event
-  std::atomic<int> timed_events{0};       // of the engine's stream that have happened
-  std::atomic<int> collectives{0};        // that are under way, and
-  std::atomic<int> most_collectives{0};   // how many that were at once
-  std::atomic<int> stuck{0};              // aborted communicators whose work did not end
+  std::atomic<int> launches{0};           // copy_all has made so many
+  std::atomic<DeviceStream> captured{0};  // nothing is recorded there: it is captured into a graph
+  std::atomic<int> waits{0};              // so many times a stream was told to wait for an event
+  std::atomic<int> timed_events{0};       // so many of the engine's stream have happened
+  std::atomic<int> collectives{0};        // so many are under way, and
+  std::atomic<int> most_collectives{0};   // so many have been at once
+  std::atomic<int> stuck{0};              // the work of so many aborted communicators did not end
 
  private:
   struct State {

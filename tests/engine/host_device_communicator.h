@@ -49,11 +49,12 @@ class HostNetwork {
     return failure_;
   }
 
-  std::atomic<bool> fails_next_call{false};   // of a collective, on the rank that makes it
-  std::atomic<bool> spoils_scattered{false};  // the first element of what reduce_scatter gives
-  std::atomic<int> open_groups{0};            // of all ranks
+  std::atomic<bool> fails_next_call{false};   // the rank that makes the next collective call fails
+  std::atomic<bool> spoils_scattered{false};  // reduce_scatter spoils the first element
+  std::atomic<int> open_groups{0};            // those of all ranks count
   std::atomic<int> connected{0}, aborts{0};
-  std::atomic<int> allreduces{0}, spans{0}, reduce_scatters{0}, allgathers{0};  // of all ranks
+  // Those of all ranks count.
+  std::atomic<int> allreduces{0}, spans{0}, reduce_scatters{0}, allgathers{0};
 
  private:
   std::mutex mutex_;

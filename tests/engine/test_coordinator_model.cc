@@ -158,7 +158,7 @@ class RandomJob {
     std::map<std::string, Request> in_flight;
     int64_t step = 0;
     int steps_left = 0;
-    std::vector<int> todo;  // tensors of this step
+    std::vector<int> todo;  // these are tensors of this step
     bool has_joined = false;
   };
 
@@ -412,7 +412,7 @@ class RandomJob {
   bool proposed_ = false;
   bool unordered_ = false;  // what a join makes ready comes in no order that matters
   int64_t last_step_ = -1;
-  std::map<int64_t, ResponseItem> sent_;  // by slot
+  std::map<int64_t, ResponseItem> sent_;  // each slot has one
   std::chrono::nanoseconds skew_{0};
   TimePoint skew_until_{};
   int64_t hits_ = 0;

@@ -243,7 +243,7 @@ class DamagedJob {
   Random& random_;
   const int size_;
   Coordinator coordinator_;
-  ProcessSetTable sets_;  // of all ranks
+  ProcessSetTable sets_;  // all ranks have them
   std::vector<Rank> ranks_;
   uint64_t epoch_ = 0;
   std::string last_;

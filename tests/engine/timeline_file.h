@@ -51,9 +51,9 @@ inline int64_t number_after(const std::string& line, const std::string& key) {
 
 // One event but metadata.
 struct TimelineEvent {
-  char phase;  // B, E, X, i
+  char phase;  // it is B, E, X or i
   int64_t ts;
-  std::pair<int64_t, int64_t> track;  // pid, tid
+  std::pair<int64_t, int64_t> track;  // it is pid and tid
   std::string name;
 
   // Tensors' second tracks are written when their times are known.

@@ -41,7 +41,7 @@ CudaDevice::Current::~Current() {
 
 struct CudaDevice::Shelf {
   std::mutex mutex;
-  std::multimap<int, std::unique_ptr<Kept>> kept;  // by GPU
+  std::multimap<int, std::unique_ptr<Kept>> kept;  // each GPU may have several
 };
 
 CudaDevice::Shelf& CudaDevice::shelf() {

@@ -56,17 +56,17 @@ class CudaDevice final : public Device {
    private:
     const CudaDevice& device_;
     bool pushed_ = false;
-    int capture_mode_;  // before
+    int capture_mode_;  // it is what the thread had before
   };
 
   // What the next one uses.
   struct Kept {
     CudaDriver driver;
-    void* context = nullptr;  // the primary one, which frameworks use, too
+    void* context = nullptr;  // it is the primary one, which frameworks use, too
     void* stream = nullptr;
     std::shared_ptr<Pool> pool = std::make_shared<Pool>();
     std::unique_ptr<CopyKernels> kernels;
-    // Page-locked memory of the host. It is never freed: that would wait for the GPU.
+    // It is page-locked, and never freed: that would wait for the GPU.
     std::shared_ptr<char> host_memory;
     int64_t host_memory_bytes = 0;
   };

@@ -30,7 +30,7 @@ struct CudaDriver {
   int (*context_pop)(void** context);
   int (*priority_range)(int* least, int* greatest);
   int (*stream_create)(void** stream, unsigned flags, int priority);
-  int (*stream_id)(void* stream, unsigned long long* id);  // nullptr: before CUDA 12
+  int (*stream_id)(void* stream, unsigned long long* id);  // it is nullptr before CUDA 12
   int (*stream_query)(void* stream);
   int (*stream_wait_event)(void* stream, void* event, unsigned flags);
   int (*stream_is_capturing)(void* stream, int* status);

@@ -56,7 +56,7 @@ struct Nvrtc {
   int (*machine_size)(void* program, size_t* bytes);
   int (*machine_code)(void* program, char* code);
   int (*portable_size)(void* program, size_t* bytes);
-  int (*portable_code)(void* program, char* code);  // text
+  int (*portable_code)(void* program, char* code);  // it is text
   int (*log_size)(void* program, size_t* bytes);
   int (*log)(void* program, char* text);
 };

@@ -28,16 +28,17 @@ class CopyKernels {
   void launch(void* stream);
 
   const CudaDriver& driver_;
-  std::vector<Kernel> kernels_;  // by the length of the table that they take
-  int64_t blocks_;               // that keep the whole GPU busy
-  std::vector<char> table_;      // chunks of the launch in preparation
+  std::vector<Kernel> kernels_;  // they are ordered by the length of the table that they take
+  int64_t blocks_;               // so many keep the whole GPU busy
+  std::vector<char> table_;      // it holds the chunks of the launch in preparation
   size_t chunks_ = 0;
 };
 
 // What to compile for.
 struct KernelTarget {
-  int architecture = 0;         // e.g. 90
-  bool is_machine_code = true;  // else the driver translates it for its GPU, which is newer
+  int architecture = 0;  // it is 90 for compute capability 9.0
+  // Where it is false, the driver translates the program for its GPU, which is newer.
+  bool is_machine_code = true;
 };
 // `known`: to the compiler.
 KernelTarget kernel_target(int major, int minor, const std::vector<int>& known);

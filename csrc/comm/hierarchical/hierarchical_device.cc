@@ -10,7 +10,7 @@ void HierarchicalDevice::allreduce(const std::vector<Span>& spans, DataType type
   struct Part {
     const char* input;
     char* output;
-    int64_t count;  // of a slice
+    int64_t count;  // a slice has so many
   };
   std::vector<Part> parts;
   std::vector<Span> rests, own_slices;  // what does not divide is short: all ranks at once

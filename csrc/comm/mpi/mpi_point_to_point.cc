@@ -105,7 +105,7 @@ class MpiPointToPoint final : public PointToPoint {
     receives_.clear();
   }
 
-  static constexpr int success = 0;  // MPI_SUCCESS, by the standard
+  static constexpr int success = 0;  // it is MPI_SUCCESS, by the standard
   static constexpr int tag = 0;
   Isend* isend_;
   Irecv* irecv_;
@@ -120,7 +120,7 @@ class MpiPointToPoint final : public PointToPoint {
   int rank_;
   int size_;
   std::vector<Handle> requests_;
-  std::vector<size_t> receives_;  // those of them that receive
+  std::vector<size_t> receives_;  // these of them receive
   // MPI_STATUSES_IGNORE would do, but mpi4py does not tell it.
   std::vector<std::max_align_t> statuses_;
 };

@@ -15,14 +15,14 @@
 namespace autotune {
 
 struct MpiInterface {
-  // Size of MPI_Comm, MPI_Datatype and MPI_Request: 4 (an int: MPICH) or 8 (a pointer: Open MPI and
-  // the standard interface of MPI 5).
+  // An MPI_Comm, an MPI_Datatype and an MPI_Request have so many: 4 (an int: MPICH) or 8 (a
+  // pointer: Open MPI and the standard interface of MPI 5).
   int handle_bytes = 0;
-  int status_bytes = 0;           // of MPI_Status
-  int error_text_bytes = 0;       // MPI_MAX_ERROR_STRING
-  std::uintptr_t byte = 0;        // MPI_BYTE
-  std::uintptr_t no_request = 0;  // MPI_REQUEST_NULL
-  // Addresses of MPI_Isend, MPI_Irecv, MPI_Testall, MPI_Cancel, MPI_Error_string.
+  int status_bytes = 0;           // an MPI_Status has so many
+  int error_text_bytes = 0;       // it is MPI_MAX_ERROR_STRING
+  std::uintptr_t byte = 0;        // it is MPI_BYTE
+  std::uintptr_t no_request = 0;  // it is MPI_REQUEST_NULL
+  // These are the addresses of MPI_Isend, MPI_Irecv, MPI_Testall, MPI_Cancel, MPI_Error_string.
   std::uintptr_t isend = 0;
   std::uintptr_t irecv = 0;
   std::uintptr_t testall = 0;

@@ -87,11 +87,11 @@ class NcclCommunicator final : public DeviceCommunicator {
   const int rank_;
   const int size_;
   const WaitHook on_wait_;
-  int depth_ = 0;                       // of groups
-  std::vector<Part> parts_;             // of the launch in preparation
-  std::unordered_set<uint64_t> known_;  // what launches have been like
-  std::optional<NcclCall> running_;     // the last one that was watched
-  std::optional<NcclCall> ending_;      // aborted, or destroyed
+  int depth_ = 0;                       // so many groups are open
+  std::vector<Part> parts_;             // they are of the launch in preparation
+  std::unordered_set<uint64_t> known_;  // earlier launches have been like these
+  std::optional<NcclCall> running_;     // it is the last one that was watched
+  std::optional<NcclCall> ending_;      // it aborts or destroys the communicator
   std::chrono::steady_clock::time_point end_until_{};
 };
 

@@ -148,8 +148,8 @@ class Tree {
   const int rank_;
   const int size_;
   MessageVector<T>& values_;
-  const std::vector<int64_t> ends_;  // of the tensors
-  MessageVector<T> partners_;        // the partner's version of what this rank keeps
+  const std::vector<int64_t> ends_;  // the tensors end there
+  MessageVector<T> partners_;        // it is the partner's version of what this rank keeps
 };
 
 template <typename T>

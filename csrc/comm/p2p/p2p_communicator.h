@@ -27,8 +27,8 @@ namespace autotune {
 
 class P2pCommunicator final : public Communicator {
  public:
-  // Of what is exchanged at a time. Measured on 2 ranks of one host: 1-16 MiB make no difference,
-  // 256 KiB cost a quarter more.
+  // So much is exchanged at a time. Measured on 2 ranks of one host, 1-16 MiB make no difference
+  // and 256 KiB cost a quarter more.
   static constexpr int64_t piece_bytes = int64_t{4} << 20;
   // Up to here one round of whole copies is faster than two rounds of slices.
   static constexpr int64_t small_bytes = 16 << 10;
@@ -50,7 +50,7 @@ class P2pCommunicator final : public Communicator {
  private:
   struct Piece {
     char* data = nullptr;
-    int64_t count = 0;  // 0: none
+    int64_t count = 0;  // 0 means that there is no piece
   };
 
   // Two pieces travel at a time, so that there is one wait a piece.
@@ -76,7 +76,7 @@ class P2pCommunicator final : public Communicator {
   MessageVector<char> inbox_;
   MessageVector<char> outbox_;
   MessageVector<char> gather_box_;
-  MessageVector<char> whole_box_;  // what has come, while it is put in place
+  MessageVector<char> whole_box_;  // what has come is there while it is put in place
 };
 
 }  // namespace autotune

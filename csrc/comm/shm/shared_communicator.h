@@ -64,7 +64,7 @@ class SharedCommunicator final : public Communicator {
     const ElementSequence& elements;
     RankReduction how;
     int slices = 1;
-    int64_t slice_elements = 0;  // of a slice in one round
+    int64_t slice_elements = 0;  // a slice has so many in one round
     int64_t count = 0;
 
     // Elements of `slice` in `round`; empty for a slice that is done.

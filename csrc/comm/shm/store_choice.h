@@ -59,7 +59,7 @@ class StoreChoice {
 
   bool streaming_ = false;
   int place_ = 0;
-  std::array<Times, 2> times_;  // of cached and of streaming stores
+  std::array<Times, 2> times_;  // the first is of cached stores, the second of streaming ones
 };
 
 }  // namespace autotune

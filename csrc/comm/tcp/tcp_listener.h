@@ -32,8 +32,8 @@ class TcpListener {
                                         const std::vector<int>& hosts,
                                         std::chrono::seconds timeout);
 
-  // Connections of two ranks on different hosts: a network may give each of them only a part of
-  // what it has, and one core reads more from several.
+  // Two ranks on different hosts have so many connections at most: a network may give each of them
+  // only a part of what it has, and one core reads more from several.
   static constexpr int most_streams = 4;
 
  private:

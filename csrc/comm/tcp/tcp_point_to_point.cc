@@ -36,14 +36,14 @@ constexpr auto look_interval = std::chrono::seconds(1);
 struct Send {
   const char* data;
   int64_t bytes;
-  int64_t begun = 0;  // bytes that were given to streams
+  int64_t begun = 0;  // so many bytes were given to streams
 };
 
 struct Receive {
   char* data;
   int64_t bytes;
-  int64_t begun = 0;      // bytes whose headers have come
-  int64_t come = 0;       // bytes
+  int64_t begun = 0;      // the headers of so many bytes have come
+  int64_t come = 0;       // so many bytes have come
   bool has_come = false;  // an empty message is one empty chunk
 
   bool is_whole() const { return has_come && come == bytes; }
@@ -211,13 +211,14 @@ class Peer {
   std::vector<TcpStream> streams_;
   std::deque<Send> sends_;        // not all of it was given to streams
   std::deque<Receive> receives_;  // not all of it has come
-  uint64_t sent_ = 0;             // messages before the first of `sends_`
-  uint64_t received_ = 0;         // messages before the first of `receives_`
-  int writing_ = 0;               // streams that have a chunk to write
+  uint64_t sent_ = 0;             // so many messages were before the first of `sends_`
+  uint64_t received_ = 0;         // so many messages were before the first of `receives_`
+  int writing_ = 0;               // so many streams have a chunk to write
   bool has_ended_ = false;
   int error_ = 0;
   Clock::time_point ended_{};
-  Clock::time_point reached_{};  // when it still was, as far as this one has looked
+  // It still was then, as far as this one has looked.
+  Clock::time_point reached_{};
 };
 
 class TcpPointToPoint final : public PointToPoint {
@@ -321,8 +322,8 @@ class TcpPointToPoint final : public PointToPoint {
 
   const int rank_;
   const int epoll_fd_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank
-  std::vector<Peer*> busy_;                   // those with something posted
+  std::vector<std::unique_ptr<Peer>> peers_;  // each rank has one
+  std::vector<Peer*> busy_;                   // they have something posted
   bool is_given_up_ = false;
   Clock::time_point looked_{};
 };

@@ -12,14 +12,16 @@
 
 namespace autotune {
 
-// Before the bytes of each chunk, in the byte order of both ends (which is compared at init).
+// Comes before the bytes of each chunk, in the byte order of both ends (which is compared at init).
+// The chunk has `bytes` of the `total` bytes of its message, from `offset` on; the messages of this
+// sender to this receiver are counted from 0.
 struct ChunkHeader {
-  static constexpr uint32_t right_mark = 0x31746468;  // says nothing but what this is
+  static constexpr uint32_t right_mark = 0x31746468;  // it says nothing but what this is
   uint32_t mark = right_mark;
-  uint32_t bytes = 0;    // of this chunk
-  uint32_t offset = 0;   // in its message
-  uint32_t total = 0;    // bytes of the message
-  uint64_t message = 0;  // of this sender to this receiver, counted from 0
+  uint32_t bytes = 0;
+  uint32_t offset = 0;
+  uint32_t total = 0;
+  uint64_t message = 0;
 };
 static_assert(sizeof(ChunkHeader) == 24);
 
@@ -35,7 +37,7 @@ class TcpStream {
 
   int fd() const { return fd_; }
 
-  // As the kernel has told: worth trying.
+  // The kernel has told that it is worth trying.
   bool may_read = true;
   bool may_write = true;
 
@@ -45,7 +47,7 @@ class TcpStream {
   // -- out: one chunk at a time
   bool is_writing() const { return is_writing_; }
   void begin_write(const ChunkHeader& header, const char* data);
-  Outcome write();  // clears is_writing() when the chunk is whole
+  Outcome write();  // it clears is_writing() when the chunk is whole
 
   // -- in: a header, then a chunk's bytes
   bool has_header() const { return header_bytes_ == sizeof(ChunkHeader); }
@@ -67,7 +69,7 @@ class TcpStream {
   bool is_writing_ = false;
   ChunkHeader out_;
   const char* out_data_ = nullptr;
-  size_t out_done_ = 0;  // of header and bytes
+  size_t out_done_ = 0;  // it counts the header, too
 
   bool is_reading_ = false;
   ChunkHeader in_;

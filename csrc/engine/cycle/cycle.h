@@ -34,7 +34,7 @@ class Cycle {
 
   // A GPU's result is looked at so many response lists after its operation: some training steps.
   static constexpr uint64_t lists_before_check = 24;
-  // How often a GPU that has work is asked whether it has failed.
+  // A GPU that has work is asked so often whether it has failed.
   static constexpr std::chrono::milliseconds device_check_interval{100};
 
   // All references outlive this. Collective: makes the communicators of all ranks.
@@ -60,7 +60,7 @@ class Cycle {
   void close_device(bool failed) { executor_.close_device(failed); }
 
  private:
-  // Stand in for tensors while this rank has joined.
+  // They stand in for tensors while this rank has joined.
   struct Zeros {
     std::deque<TensorEntry> entries;
     std::deque<MessageVector<char>> memory;
@@ -109,40 +109,42 @@ class Cycle {
   Guarded<Submission>& submission_;
   EngineStatus& status_;
 
-  // What is said and heard.
+  // What is said and heard is here.
   FrameQueue frames_;
-  Frame frame_;                   // that is handled
-  RequestList heard_;             // what it says
-  ResponsePool pool_of_lists_;    // for what it says
-  std::vector<RequestList> own_;  // what this rank says: the first `own_count_`
+  Frame frame_;                   // it is being handled
+  RequestList heard_;             // the frame says it
+  ResponsePool pool_of_lists_;    // what is heard is made of it
+  std::vector<RequestList> own_;  // this rank says the first `own_count_` of them
   size_t own_count_ = 0;
   std::string encoded_;
   bool shutdown_announced_ = false;
-  std::vector<bool> said_goodbye_;  // by rank: it has done all that it had to, and may leave
+  // By rank it tells who has done all that it had to, and may leave.
+  std::vector<bool> said_goodbye_;
 
-  // What was agreed, on rank 0 by the coordinator.
+  // What was agreed is here; on rank 0 the coordinator has done so.
   ResponseCache cache_;
-  std::unique_ptr<Coordinator> coordinator_;  // rank 0 only
-  Params params_;                             // in force for what is performed
-  int64_t most_slots_;                        // of the cache, with any parameters so far
-  bool has_joined_ = false;                   // and the others have not all done so
+  std::unique_ptr<Coordinator> coordinator_;  // only rank 0 has one
+  Params params_;                             // they are in force for what is performed
+  int64_t most_slots_;       // the cache has never had more, with any parameters so far
+  bool has_joined_ = false;  // this rank has, and the others have not all done so
   StallInspector stalls_;
-  std::vector<ResponseList> lists_;  // what the coordinator has decided
+  std::vector<ResponseList> lists_;  // the coordinator has decided them
   uint64_t processed_ = 0;
-  uint64_t said_processed_ = 0;  // as the coordinator was told last
+  uint64_t said_processed_ = 0;  // the coordinator was told so last
 
-  // What is performed.
+  // What is performed is here.
   Executor executor_;
-  std::vector<Work> works_;          // of the response list that is being processed
-  const Work* performed_ = nullptr;  // the one of them that is under way
-  // The epoch of a GPU's check that is open, and after how many lists it ends.
+  std::vector<Work> works_;          // they are of the response list that is being processed
+  const Work* performed_ = nullptr;  // this one of them is under way
+  // A GPU's check that is open is of this epoch, and ends after so many lists.
   uint64_t checked_epoch_ = 0;
   uint64_t check_ends_at_ = 0;
-  bool checks_ = false;          // it is being ended
-  WaitWatch transfer_;           // how long it has been
-  WaitWatch answer_;             // how long the coordinator has said nothing to what is in flight
-  bool has_operations_ = false;  // in flight, as `collect` has seen
-  std::vector<int> gone_;        // ranks that ended after the goodbye
+  bool checks_ = false;  // the open check is being ended
+  WaitWatch transfer_;   // it knows how long the transfer has gone on
+  // It knows how long the coordinator has said nothing to what is in flight.
+  WaitWatch answer_;
+  bool has_operations_ = false;  // some were in flight when `collect` looked
+  std::vector<int> gone_;        // these ranks ended after the goodbye
   Zeros zeros_;
   Clock::time_point device_checked_{};
 };

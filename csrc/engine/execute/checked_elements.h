@@ -17,7 +17,7 @@ struct ElementRange {
   int64_t count;
 };
 
-// Of one tensor: 16,384 elements at most.
+// Of one tensor, 16,384 elements are looked at, at most.
 constexpr int64_t most_checked_ranges = 64;
 constexpr int64_t checked_range_elements = 256;
 

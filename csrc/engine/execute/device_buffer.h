@@ -56,9 +56,9 @@ class DeviceBuffer {
 
   Allocator& memory_;
   const Device& device_;
-  Piece small_;  // of least_bytes, when it is needed and there is no other
+  Piece small_;  // it has least_bytes, where they are needed and there is no other
   Piece large_;
-  std::map<int32_t, Grant> granted_;  // by process set
+  std::map<int32_t, Grant> granted_;  // each process set has its own
   std::string shortage_;
 };
 

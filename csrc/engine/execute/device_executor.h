@@ -80,17 +80,19 @@ class DeviceExecutor {
   // The communicators of a process set; they are made when they are needed.
   struct Connected {
     std::unique_ptr<DeviceCommunicator> flat;
-    std::unique_ptr<DeviceCommunicator> hierarchical;  // goes before `flat`
-    bool knows_levels = false;                         // whether there can be two
+    std::unique_ptr<DeviceCommunicator> hierarchical;  // it goes before `flat`
+    bool knows_levels = false;                         // it was found out whether there can be two
   };
 
-  // How a reduction travels.
+  // How a reduction travels: elements are of `type` on the way, and `op` is what the library knows
+  // for it. They are multiplied by `prescale` before and by `postscale` after, and then divided by
+  // `divisor`.
   struct Reduction {
-    DataType type;     // on the way
-    ReduceOp op;       // that the library knows for it
-    double prescale;   // to be applied before, and
-    double postscale;  // after, and
-    int divisor;       // to be divided by
+    DataType type;
+    ReduceOp op;
+    double prescale;
+    double postscale;
+    int divisor;
   };
 
   // Elements of an entry of an allreduce that travel together.
@@ -98,14 +100,14 @@ class DeviceExecutor {
     const TensorEntry* entry;
     int64_t first;
     int64_t count;
-    int64_t offset;  // in the buffer; -1: they travel from where they lie
+    int64_t offset;  // it is in the buffer; -1 means that they travel from where they lie
   };
 
   // A check whose elements are on their way to the host.
   struct Checking {
     std::unique_ptr<ResultCheck> check;
-    std::shared_ptr<char> memory;  // where they go
-    int64_t used = 0;              // bytes of it
+    std::shared_ptr<char> memory;  // they go there
+    int64_t used = 0;              // so many bytes of it are used
     int32_t set = 0;
     EventPtr done;  // they are there
   };
@@ -142,24 +144,25 @@ class DeviceExecutor {
   void make_result(TensorEntry& entry, int64_t rows);
   void* zeros(int64_t bytes);
 
-  DeviceBackend backend_;  // goes after what uses it
-  Device& device_;         // its own
+  DeviceBackend backend_;  // it goes after what uses it
+  Device& device_;         // it is the backend's
   Timeline* job_timeline_;
   DeviceTimeline timeline_;
   Counters& counters_;
   DeviceBuffer buffer_;
-  const Members* set_ = nullptr;    // of the response that is carried out
-  const Params* params_ = nullptr;  // that are in force for it
+  const Members* set_ = nullptr;    // the response that is carried out is of it
+  const Params* params_ = nullptr;  // they are in force for that response
   EventPtr last_;
-  std::deque<EventPtr> under_way_;                     // ends of responses
-  std::vector<std::pair<uint64_t, EventPtr>> latest_;  // by stream's id, of one response
+  std::deque<EventPtr> under_way_;  // responses end there
+  // They are of one response, by the stream's id.
+  std::vector<std::pair<uint64_t, EventPtr>> latest_;
   std::vector<DeviceCopy> before_, after_;
   std::vector<Span> spans_;
-  std::vector<int64_t> offsets_;       // in the buffer, of one response
-  std::vector<Part> parts_;            // of one piece of a response
-  std::vector<DeviceMemory> scratch_;  // of one response
+  std::vector<int64_t> offsets_;       // they are in the buffer, of one response
+  std::vector<Part> parts_;            // they are of one piece of a response
+  std::vector<DeviceMemory> scratch_;  // it is of one response
   std::optional<Checking> checking_;
-  std::map<int32_t, Connected> connected_;  // by process set
+  std::map<int32_t, Connected> connected_;  // each process set has its own
 };
 
 }  // namespace autotune

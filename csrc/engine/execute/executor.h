@@ -67,7 +67,7 @@ class Executor {
   Counters counters_;
   HostExecutor host_;
   std::map<int32_t, Members> sets_;
-  std::optional<DeviceExecutor> device_;  // goes before the sets
+  std::optional<DeviceExecutor> device_;  // it goes before the sets
 };
 
 }  // namespace autotune

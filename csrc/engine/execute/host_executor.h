@@ -54,8 +54,8 @@ class HostExecutor {
   Timeline* timeline_;
   Counters& counters_;
   Buffer fusion_buffer_;
-  std::vector<int64_t> offsets_;  // in it, of one response
-  std::vector<Span> spans_;       // of one response
+  std::vector<int64_t> offsets_;  // they are in the buffer, of one response
+  std::vector<Span> spans_;       // they are of one response
 };
 
 }  // namespace autotune

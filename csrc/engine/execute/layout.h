@@ -33,16 +33,16 @@ int64_t pack_offsets(const Entries& entries, int64_t limit_bytes, int64_t item_b
 struct Piece {
   int64_t first;
   int64_t count;
-  int64_t offset;  // bytes
+  int64_t offset;  // it counts bytes
 };
 
 // A buffer of one block per rank, back to back. In every block each tensor has a piece, in order.
 struct Blocks {
-  std::vector<int64_t> bytes;  // of each block
-  std::vector<Piece> pieces;   // the first block's by tensor, then the next one's
+  std::vector<int64_t> bytes;  // each block has so many
+  std::vector<Piece> pieces;  // those of the first block come first, by tensor, then the next one's
 
   int64_t total_bytes() const;
-  // Of one block, one for each tensor.
+  // Returns those of one block, one for each tensor.
   const Piece* pieces_of(int rank) const {
     return pieces.data() + static_cast<size_t>(rank) * (pieces.size() / bytes.size());
   }

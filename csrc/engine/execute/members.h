@@ -10,7 +10,7 @@
 namespace autotune {
 
 struct Members {
-  std::vector<int> ranks;  // global
+  std::vector<int> ranks;  // they are global
   Communicators communicators;
   WaitHook on_wait;
 

@@ -66,10 +66,11 @@ class ResultCheck {
   const int size_;
   const int64_t item_bytes_;
   Read read_;
-  std::vector<std::vector<char>> host_;      // what `read_host` has read
-  std::vector<ElementRange> ranges_;         // of the input,
-  std::vector<ElementRange> result_ranges_;  // and of the result
-  std::vector<int64_t> block_bytes_;         // of those, by rank, of an allgather
+  std::vector<std::vector<char>> host_;      // `read_host` has read it
+  std::vector<ElementRange> ranges_;         // these are of the input,
+  std::vector<ElementRange> result_ranges_;  // and these of the result
+  // In an allgather, each rank's block has so many bytes of these.
+  std::vector<int64_t> block_bytes_;
   const char* input_ = nullptr;
   const char* result_ = nullptr;
 };

@@ -44,7 +44,7 @@ class Timeline;
 struct Stalled {
   std::string name;
   Operation operation;
-  std::vector<int> missing_ranks;  // global
+  std::vector<int> missing_ranks;  // they are global
   std::chrono::duration<double> age;
   bool is_counted = false;  // the script gave it no name: it is the next one of its kind
 };
@@ -76,7 +76,7 @@ class Coordinator {
 
  private:
   struct Pending {
-    std::vector<std::optional<Request>> requests;  // by global rank
+    std::vector<std::optional<Request>> requests;  // each global rank has a place
     int count = 0;
     int32_t process_set = 0;
     int64_t step = 0;
@@ -84,22 +84,24 @@ class Coordinator {
   };
   // What is decided about one tensor, as far as it is the same every time.
   struct Decision {
-    Response response;  // of the tensor alone; where it is in the cache, without it
+    // It is of the tensor alone; where that is in the cache, the response has no item.
+    Response response;
     int64_t bytes = 0;
     uint64_t group = 0;
     bool is_checkable = false;
   };
   struct Uncached {
     Decision decision;
-    std::optional<CacheEntry> remembered;  // to be put into the cache when the response is sent
+    // It is put into the cache when the response is sent.
+    std::optional<CacheEntry> remembered;
   };
   struct Ready {
-    int64_t slot = -1;                   // of the tensor in the cache
-    std::unique_ptr<Uncached> uncached;  // where it was not in the cache
+    int64_t slot = -1;                   // the tensor is there in the cache
+    std::unique_ptr<Uncached> uncached;  // it is there for a tensor that was not in the cache
     int64_t step = 0;
     bool check = false;  // whether its result is right is looked at
-    TimePoint since;     // announced by the first rank
-    TimePoint ready;     // announced by the last rank
+    TimePoint since;     // the first rank announced it then
+    TimePoint ready;     // the last rank announced it then
   };
 
   [[noreturn]] static void refuse(int rank, const std::string& what);
@@ -138,13 +140,14 @@ class Coordinator {
   bool change_is_due() const;
   std::string who_ended() const;
 
-  // The job at this place of the sequence: its ranks, the parameters in force, its process sets.
+  // This is the job at this place of the sequence: its ranks, the parameters in force, its process
+  // sets.
   int size_;
   Params params_;
   ProcessSetTable sets_;
   int32_t next_set_id_ = 1;
 
-  // What ranks have said of themselves: the response lists that each is known to have processed,
+  // Ranks have said this of themselves: the response lists that each is known to have processed,
   // how many operations it has announced, whether it has joined, and who has shut down, which ends
   // the job's communication with the next `take`.
   std::vector<uint64_t> processed_;
@@ -154,15 +157,15 @@ class Coordinator {
   TimePoint first_joined_;
   std::vector<int> ended_;
 
-  // What is pending: announced by whole requests, or by hits of the cache's slots. The directory
-  // says which tensor a slot is for, and `decisions_` what was decided about it, by slot.
+  // These are pending: they were announced by whole requests, or by hits of the cache's slots. The
+  // directory says which tensor a slot is for, and `decisions_` what was decided about it, by slot.
   std::unordered_map<std::string, Pending> pending_;
   HitTable hits_;
   CacheDirectory directory_;
   std::vector<Decision> decisions_;
 
-  // What is ready, in the order in which it became so; those before `taken_` are on their way. The
-  // rest is the memory in which a run of them is fused into responses.
+  // These are ready, in the order in which it became so; those before `taken_` are on their way.
+  // The rest is the memory in which a run of them is fused into responses.
   std::vector<Ready> ready_;
   size_t taken_ = 0;
   std::vector<FusionCandidate> candidates_;
@@ -170,23 +173,24 @@ class Coordinator {
   ResponsePool pool_;
   uint64_t lists_sent_ = 0;
 
-  // The change of the parameters that waits for the end of a training step, and the newest steps
-  // of what was sent and of what was announced, which tell where one ends.
+  // The change of the parameters waits for the end of a training step; the newest steps of what was
+  // sent and of what was announced tell where one ends.
   std::optional<ParamsChange> proposal_;
   int64_t last_step_ = -1;
   int64_t newest_step_ = -1;
 
-  // In the first step of every epoch one result is checked, another one each time: the step whose
-  // check is still to come, the place of the result among the checkable ones of that step, and how
-  // many were chosen so far. Checkable ones are counted in the newest step that has one.
+  // In the first step of every epoch one result is checked, another one each time. These are the
+  // step whose check is still to come, the place of the result among the checkable ones of that
+  // step, and how many were chosen so far. Checkable ones are counted in the newest step that has
+  // one.
   int64_t checked_step_ = -1;
   int64_t checked_place_ = 0;
   int64_t checks_ = 0;
   int64_t counted_step_ = -1;
   int64_t checkable_count_ = 0;
 
-  // What is told about the negotiation: to the timeline, and for how long the last rank of a tensor
-  // was waited for. Every moment counts once, up to `skew_counted_until_`.
+  // This is told about the negotiation: what the timeline gets, and for how long the last rank of a
+  // tensor was waited for. Every moment counts once, up to `skew_counted_until_`.
   Timeline* timeline_;
   std::chrono::nanoseconds skew_{0};
   TimePoint skew_counted_until_{};

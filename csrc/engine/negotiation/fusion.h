@@ -10,10 +10,10 @@
 namespace autotune {
 
 struct FusionCandidate {
-  const Response* response;  // of a single item
-  int64_t bytes;             // payload of the item, summed over ranks for an allgather
-  int64_t step;              // operations of two training steps never fuse
-  uint64_t group = 0;        // nor those of two groups
+  const Response* response;  // it has a single item
+  int64_t bytes;             // the item has so many, an allgather's on all ranks together
+  int64_t step;              // operations of two training steps never fuse,
+  uint64_t group = 0;        // and those of two groups do not, either
 };
 
 // Groups of indices into `candidates`, in order of their first member. Members of a group agree in
@@ -37,9 +37,9 @@ class FusionPlan {
 
   void add_group(size_t candidate);
 
-  std::vector<std::vector<size_t>> groups_;  // of which the first `size_` count
+  std::vector<std::vector<size_t>> groups_;  // the first `size_` of them count
   size_t size_ = 0;
-  std::vector<OpenGroup> open_;  // few: a step has few kinds of operations
+  std::vector<OpenGroup> open_;  // they are few: a step has few kinds of operations
 };
 
 }  // namespace autotune

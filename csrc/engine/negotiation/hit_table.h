@@ -30,11 +30,11 @@ class HitTable {
  public:
   // What is known of 64 slots.
   struct Word {
-    uint64_t open = 0;       // hit by some ranks
-    uint64_t ready = 0;      // of a response that is not sent yet
+    uint64_t open = 0;       // some ranks have hit these
+    uint64_t ready = 0;      // the response of these is not sent yet
     uint64_t requested = 0;  // a whole request for the slot's tensor is pending
-    int64_t step = 0;        // the lowest one of the open slots, or lower
-    int witness = 0;         // a rank
+    int64_t step = 0;        // no open slot has a lower one
+    int witness = 0;         // this rank is looked at first
   };
 
   explicit HitTable(int size) : size_(size) {}
@@ -89,9 +89,9 @@ class HitTable {
 
   int size_;
   std::vector<Word> words_;
-  std::vector<uint64_t> bits_;    // of word w and rank r: at w * size + r
-  std::vector<TimePoint> since_;  // by slot
-  std::vector<int64_t> steps_;    // by slot
+  std::vector<uint64_t> bits_;    // word w of rank r is at w * size + r
+  std::vector<TimePoint> since_;  // each slot has one
+  std::vector<int64_t> steps_;    // each slot has one
   int64_t open_count_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace autotune {
 
 struct Announced {
-  int rank;  // global
+  int rank;  // it is global
   const Request* request;
 };
 

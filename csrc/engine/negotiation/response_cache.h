@@ -19,8 +19,8 @@ namespace autotune {
 struct TensorEntry;
 
 struct CacheEntry {
-  SharedRequest request;      // this rank's own request; the directory's: the first member's
-  std::vector<int64_t> rows;  // as in ResponseItem
+  SharedRequest request;      // it is this rank's own; in the directory, the first member's
+  std::vector<int64_t> rows;  // they are as in ResponseItem
 };
 
 class ResponseCache {
@@ -79,13 +79,16 @@ class CacheDirectory {
 
  private:
   struct Slot {
-    std::vector<std::pair<uint64_t, CacheEntry>> history;  // (list number, entry), oldest first
-    std::list<int64_t>::iterator position;                 // in order_; valid while it is occupied
+    // It is of (list number, entry), the oldest first.
+    std::vector<std::pair<uint64_t, CacheEntry>> history;
+    // It is in order_, and valid while the slot is occupied.
+    std::list<int64_t>::iterator position;
   };
-  struct Word {  // 64 slots
+  // What is known of 64 slots.
+  struct Word {
     uint64_t occupied = 0;
     uint64_t of_sets = 0;
-    uint64_t newest_list = 0;  // since which any of them holds what it holds
+    uint64_t newest_list = 0;  // since this list all of them have held what they hold
   };
 
   bool is_occupied(int64_t slot) const {
@@ -99,7 +102,7 @@ class CacheDirectory {
   std::vector<Slot> slots_;
   std::vector<Word> words_;
   std::vector<int64_t> free_;
-  std::list<int64_t> order_;  // least recently used first
+  std::list<int64_t> order_;  // the least recently used one comes first
   std::unordered_map<std::string, int64_t> slot_of_;
 };
 

@@ -39,7 +39,7 @@ class StallInspector {
         last_check_(now) {}
 
   bool enabled() const { return warning_s_ > 0; }
-  // How often `check` wants to be called while something is pending.
+  // `check` wants to be called so often while something is pending.
   static constexpr std::chrono::milliseconds interval{250};
   // Returns the warnings that are due; throws EngineError for a tensor that has waited for the
   // shutdown time.
@@ -64,7 +64,7 @@ class StallInspector {
   int size_;
   std::vector<std::string> host_names_;
   TimePoint last_check_;
-  double warned_s_ = 0;  // age of what was looked at last, then
+  double warned_s_ = 0;  // what was looked at last was so old then
 };
 
 }  // namespace autotune

@@ -26,10 +26,10 @@
 
 namespace autotune {
 
-// More than any tensor has elements or bytes (an address has 47 bits), and few enough for the sum
-// over all ranks to be a number.
+// No tensor has so many elements or bytes (an address has 47 bits), and the sum over all ranks is
+// still a number.
 constexpr int64_t most_elements = int64_t{1} << 48;
-// More training steps than there are.
+// No job has so many training steps.
 constexpr int64_t most_steps = int64_t{1} << 53;
 
 // False for shapes of which an element count, by whichever dimensions, could overflow.
@@ -41,14 +41,15 @@ bool can_exist(const Shape& shape, DataType dtype);
 struct OperationKind {
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
-  bool on_device = false;  // in the memory of a GPU
-  // An allreduce of float32 on a GPU may travel in a shorter float type; none: as it is.
+  bool on_device = false;  // the tensor lies in the memory of a GPU
+  // An allreduce of float32 on a GPU may travel in a shorter float type; where none is given, it
+  // travels as it is.
   std::optional<DataType> wire_type;
   ReduceOp reduce_op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;
-  // Global rank: the root of a broadcast; in a response to a join, the rank that joined last. For
-  // process sets: the id of the one that is made or removed.
+  // This global rank is the root of a broadcast or, in a response to a join, the one that joined
+  // last. For process sets it is the id of the one that is made or removed.
   int32_t root_rank = 0;
   int32_t process_set = 0;
 };
@@ -84,15 +85,15 @@ void visit_fields(Visit&& visit) {
 }
 
 struct Request : OperationKind {
-  std::string name;             // full name, see complete_name
-  Shape shape;                  // add_process_set: the ranks; remove_process_set: the id
-  bool cacheable = true;        // false for generated names: they never come back
-  std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
-  uint64_t group = 0;           // not 0: fuses only with requests of the same group
+  std::string name;             // it is the full one, see complete_name
+  Shape shape;                  // add_process_set has the ranks here, remove_process_set the id
+  bool cacheable = true;        // it is false for generated names, which never come back
+  std::vector<int64_t> splits;  // an alltoall sends so many rows to each rank of the set
+  uint64_t group = 0;           // unless it is 0, it fuses only with requests of the same group
 
   int64_t count() const { return element_count(shape); }
   int64_t bytes() const { return count() * static_cast<int64_t>(size_of(dtype)); }
-  // As they travel.
+  // They are counted as they travel.
   int64_t wire_bytes() const {
     return count() * static_cast<int64_t>(size_of(wire_type.value_or(dtype)));
   }
@@ -117,7 +118,7 @@ struct NameKey {
   NameKey(std::string_view text, size_t its_hash) : name(text), hash(its_hash) {}
   bool operator==(const NameKey& other) const { return hash == other.hash && name == other.name; }
 
-  std::string_view name;  // lives elsewhere
+  std::string_view name;  // it lives elsewhere
   size_t hash;
 };
 
@@ -161,10 +162,11 @@ class SharedRequest {
 bool same_request(const Request& request, const Request& known);
 
 struct RequestList {
-  int64_t step = 0;        // the sender's training step, for all entries
-  uint64_t processed = 0;  // response lists that the sender has processed: dates its cache slots
+  int64_t step = 0;  // all entries are of this training step of the sender
+  // The sender has processed so many response lists, which dates its cache slots.
+  uint64_t processed = 0;
   bool shutdown = false;
-  std::vector<uint64_t> hit_bits;  // bit vector over cache slots
+  std::vector<uint64_t> hit_bits;  // each cache slot has a bit
   std::vector<Request> requests;
 
   bool empty() const { return hit_bits.empty() && requests.empty() && !shutdown; }
@@ -174,22 +176,24 @@ struct RequestList {
 // One tensor of a response.
 struct ResponseItem {
   std::string name;
-  // Cache slot to remember the item in; -1: not remembered.
+  // The item is remembered in this cache slot; -1 means that it is not.
   int64_t cache_slot = -1;
   // Only the slot was sent: the rest is in every rank's cache.
   bool from_cache = false;
-  // Rows (elements of the first dimension) by rank of the process set. allgather: that it has;
-  // alltoall: that rank r sends to rank d, at r * size + d. add_process_set: the ranks.
+  // These are rows (elements of the first dimension) by rank of the process set: in an allgather
+  // those that it has, in an alltoall those that rank r sends to rank d, at r * size + d. For
+  // add_process_set they are the ranks.
   std::vector<int64_t> rows;
-  // Not -1: a rank that has joined takes part without the tensor, with this many zeros.
+  // Unless it is -1, a rank that has joined takes part without the tensor, with this many zeros.
   int64_t count = -1;
 };
 
 struct Response : OperationKind {
-  int64_t step = 0;    // join: the newest training step of all ranks
-  int32_t check = -1;  // the item whose result is to be checked (execute/result_check.h); -1: none
+  int64_t step = 0;  // a join has the newest training step of all ranks
+  // The result of this item is to be checked (execute/result_check.h); -1 means that none is.
+  int32_t check = -1;
   std::vector<ResponseItem> items;
-  std::string error;  // not empty: the operation fails with this text on every rank
+  std::string error;  // unless it is empty, the operation fails with it on every rank
 };
 // Whether it may have several items.
 bool can_fuse(const Response& response);
@@ -202,8 +206,8 @@ struct ParamsChange {
 };
 
 struct ResponseList {
-  std::optional<ParamsChange> change;  // before the responses of this list
-  std::vector<int64_t> evicted_slots;  // before the responses of this list
+  std::optional<ParamsChange> change;  // it comes before the responses of this list
+  std::vector<int64_t> evicted_slots;  // they go before the responses of this list
   std::vector<Response> responses;
   bool shutdown = false;
   std::string shutdown_reason;
@@ -212,7 +216,7 @@ struct ResponseList {
 // Lists that were used: their memory is used again.
 class ResponsePool {
  public:
-  Response take();  // without items and error; the rest is anything
+  Response take();  // it has no items and no error; the rest is anything
   ResponseList take_list();
   void give(ResponseList&& list);
 

@@ -11,7 +11,7 @@
 namespace autotune {
 
 struct ProcessSet {
-  std::vector<int> ranks;  // global, sorted
+  std::vector<int> ranks;  // they are global and sorted
 
   int size() const { return static_cast<int>(ranks.size()); }
   // Place of a global rank in the set, or -1.

@@ -16,14 +16,17 @@ struct Handle {
   bool waited = false;    // a thread sleeps until this one is done
   bool released = false;  // nobody will ask for the result
   std::string error;
-  // Output of an allgather, alltoall or reducescatter.
+  // The output of an allgather, alltoall or reducescatter is here.
   std::shared_ptr<char[]> result;
   int64_t result_bytes = 0;
   Shape result_shape;
-  std::vector<int64_t> received_splits;  // alltoall: rows from each rank of the set
-  EventPtr finished;  // on a GPU: `done` means that the work is in its stream, this that it is done
-  DeviceMemory device_result;  // instead of `result`; its reader takes it, `release` lets it go
-  int32_t value = 0;           // join: the last rank; add_process_set, remove_process_set: the id
+  std::vector<int64_t> received_splits;  // an alltoall gets so many rows from each rank of the set
+  // On a GPU, `done` means that the work is in its stream, and this that it is done.
+  EventPtr finished;
+  // On a GPU it takes the place of `result`; its reader takes it, or `release` lets it go.
+  DeviceMemory device_result;
+  // A join tells the last rank here, add_process_set and remove_process_set the id.
+  int32_t value = 0;
 };
 
 // How far negotiation has come.
@@ -31,26 +34,29 @@ enum class Stage : uint8_t { queued, announced, answered };
 
 struct TensorEntry {
   SharedRequest request;
-  const void* input = nullptr;  // these live until the handle is released by its owner
+  // Both live until the handle is released by its owner.
+  const void* input = nullptr;
   void* output = nullptr;
-  EventPtr ready;  // on a GPU: the input is there
+  EventPtr ready;  // on a GPU it says when the input is there
   int64_t step = 0;
-  int64_t announced_slot = -1;  // of the response cache; -1: its whole request was sent
+  // It is a slot of the response cache; -1 means that the whole request was sent.
+  int64_t announced_slot = -1;
   Stage stage = Stage::queued;
-  Handle* handle = nullptr;  // nullptr: zeros of a rank that has joined
+  Handle* handle = nullptr;  // it is nullptr for the zeros of a rank that has joined
 };
 
 // An operation of this rank, from enqueue until it is complete and its handle is released.
 struct InFlight {
   TensorEntry entry;
   Handle handle;
-  int64_t number = 0;  // of the handle
+  int64_t number = 0;  // its handle has this number
 };
 
 // One response as this rank carries it out.
 struct Work {
   const Response* response = nullptr;
-  // This rank's tensors in the order of the response's items; empty where it has no part in it.
+  // These are this rank's tensors, in the order of the response's items; there are none where it
+  // has no part in it.
   std::vector<TensorEntry*> entries;
 };
 

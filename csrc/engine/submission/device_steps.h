@@ -26,10 +26,10 @@ class DeviceSteps {
   std::vector<StepRecord> take(Device& device);
 
  private:
-  // Those of one step, in any streams.
+  // These are of one step, in any streams.
   struct Waits {
-    double known_us = 0;                             // of those that the GPU has left
-    std::deque<std::pair<EventPtr, EventPtr>> open;  // its begin and its end
+    double known_us = 0;                             // those that the GPU has left took so long
+    std::deque<std::pair<EventPtr, EventPtr>> open;  // each has its begin and its end
 
     // Looks at them; returns whether all are known.
     bool read(Device& device);
@@ -46,7 +46,7 @@ class DeviceSteps {
   DeviceStream stream_ = 0;
   Waits waits_;
   std::deque<Step> steps_;
-  EventPtr last_end_;  // of the step taken last
+  EventPtr last_end_;  // the step that was taken last has ended there
 };
 
 }  // namespace autotune

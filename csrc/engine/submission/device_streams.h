@@ -26,7 +26,7 @@ class DeviceStreams {
 
  private:
   const std::atomic<Device*>& device_;
-  // By the stream's id: the newest event that it waits for.
+  // By a stream's id it tells the newest event that the stream waits for.
   std::unordered_map<uint64_t, uint64_t> ordered_;
   DeviceSteps steps_;
 };

@@ -50,11 +50,12 @@ class InFlightTable {
   }
 
  private:
-  std::pmr::unsynchronized_pool_resource pool_;  // of what follows: no step allocates anew
+  // What follows takes its memory from it: no step allocates anew.
+  std::pmr::unsynchronized_pool_resource pool_;
   std::pmr::unordered_map<int64_t, std::shared_ptr<Handle>> handles_{&pool_};
   std::pmr::unordered_map<NameKey, std::shared_ptr<InFlight>, NameKeyHash> by_name_{&pool_};
   int64_t next_number_ = 0;
-  std::vector<InFlight*> taken_;  // by the last `add`
+  std::vector<InFlight*> taken_;  // the last `add` has taken them
 };
 
 }  // namespace autotune

@@ -34,7 +34,7 @@ struct StepRecord {
   double exposed_us = 0;
   int64_t epoch = 0;
   int64_t signature = 0;
-  int64_t samples = 0;       // 0: the script does not say
+  int64_t samples = 0;       // 0 means that the script does not say
   bool is_explicit = false;  // the script ended it
 };
 
@@ -49,11 +49,11 @@ class PeriodFinder {
 
  private:
   static constexpr size_t longest = 1024;
-  // matches_[p-1]: how many elements in a row, up to the newest, equal the one p before.
+  // matches_[p-1] elements in a row, up to the newest, equal the one p before.
   std::vector<uint32_t> matches_;
-  std::vector<uint64_t> history_;  // ring of the last `longest` elements
+  std::vector<uint64_t> history_;  // it is a ring of the last `longest` elements
   uint64_t added_ = 0;
-  size_t period_ = 0;  // 0: not known
+  size_t period_ = 0;  // 0 means that it is not known
   size_t position_ = 0;
   uint32_t needed_repeats_ = 2;
 };
@@ -65,7 +65,7 @@ class StepTracker {
   explicit StepTracker(TimePoint start) : step_start_(start) {}
 
   int64_t current_step() const { return step_; }
-  int64_t payload_bytes() const { return payload_bytes_; }  // of this step, so far
+  int64_t payload_bytes() const { return payload_bytes_; }  // this step has so many so far
 
   // Before an operation is queued: true when it begins a new step (then call `end` first).
   bool begins_step(const SharedRequest& request);
@@ -102,12 +102,12 @@ class StepTracker {
   int64_t payload_bytes_ = 0;
   int64_t samples_ = 0;
   uint64_t hash_ = 0;
-  std::vector<SharedRequest> operations_;  // of this step
+  std::vector<SharedRequest> operations_;  // they are this step's
   std::pmr::unsynchronized_pool_resource pool_;
-  std::pmr::unordered_set<NameKey, NameKeyHash> names_{&pool_};  // theirs
+  std::pmr::unordered_set<NameKey, NameKeyHash> names_{&pool_};  // the operations have them
   PeriodFinder periods_;
   std::vector<StepRecord> records_;
-  // Whether a signature was told; a step that never comes again is not worth telling.
+  // It says whether a signature was told: a step that never comes again is not worth telling.
   std::unordered_map<int64_t, bool> is_told_;
   std::vector<std::pair<int64_t, OperationSizes>> new_signatures_;
 };

@@ -31,8 +31,9 @@ namespace autotune {
 struct CheckRecord {
   uint64_t epoch;
   std::string name;
-  double worst_error;  // in units of the tolerance
-  std::string reason;  // why the setting does not suit; empty: the result was checked
+  double worst_error;  // it is in units of the tolerance
+  // It says why the setting does not suit; where it is empty, the result was checked.
+  std::string reason;
 
   bool ok() const { return reason.empty() && worst_error <= 1; }
 };
@@ -134,7 +135,7 @@ class Submission {
   const EngineStatus& status_;
 
   InFlightTable operations_;
-  std::vector<TensorEntry*> unannounced_;  // of these
+  std::vector<TensorEntry*> unannounced_;  // they are some of those
   int64_t unannounced_bytes_ = 0;
   Clock::time_point first_unannounced_{};
   ProcessSetTable sets_;
@@ -151,7 +152,7 @@ class Submission {
   std::optional<std::pair<uint64_t, Params>> proposal_;
 
   bool shutdown_requested_ = false;
-  std::string closed_reason_;  // not empty: no more operations
+  std::string closed_reason_;  // unless it is empty, no more operations are taken
   bool closed_names_operation_ = false;
   Clock::time_point thread_wakes_at_ = Clock::time_point::max();
   Clock::time_point lease_until_{};

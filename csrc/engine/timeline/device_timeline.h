@@ -21,7 +21,7 @@ namespace autotune {
 
 class DeviceTimeline {
  public:
-  // How often events are looked at while some are not complete.
+  // Events are looked at so often while some are not complete.
   static constexpr std::chrono::milliseconds interval{2};
 
   // Both outlive this; without a timeline nothing is recorded.
@@ -42,9 +42,9 @@ class DeviceTimeline {
   // A point in the stream; times in microseconds of the timeline.
   struct Mark {
     EventPtr event;
-    const char* activity;   // that ends there
-    double after_us;        // it was reached after this, and
-    double before_us = -1;  // before this; -1: not seen yet
+    const char* activity;   // it ends there
+    double after_us;        // the point was reached after this, and
+    double before_us = -1;  // before this; -1 means that it was not seen yet
     double at_us = 0;
   };
   struct Operation {
@@ -60,9 +60,9 @@ class DeviceTimeline {
 
   Device& device_;
   Timeline* const timeline_;
-  bool recording_ = false;            // between `begin` and `end`
-  std::deque<Operation> operations_;  // not written yet, in the order of the stream
-  EventPtr last_;                     // where the one that was written last has ended
+  bool recording_ = false;            // it does between `begin` and `end`
+  std::deque<Operation> operations_;  // they are not written yet, in the order of the stream
+  EventPtr last_;                     // the one that was written last has ended there
   double last_us_ = 0;
 };
 

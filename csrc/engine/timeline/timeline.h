@@ -41,14 +41,14 @@ class TimelineWriter;
 
 // The GPU's tracks of one operation's tensors.
 struct DeviceTracks {
-  uint64_t recording = 0;  // the file that they belong to
-  const char* name = "";   // of the operation
+  uint64_t recording = 0;  // they belong to this file
+  const char* name = "";   // it is the operation's
   TrackGroup group;
 };
 
 // One of the parts of an operation on the GPU, which follow each other.
 struct DeviceActivity {
-  const char* name;  // nullptr: the time in the stream before the first one
+  const char* name;  // nullptr stands for the time in the stream before the first one
   int64_t end_us;
 };
 
@@ -101,11 +101,11 @@ class Timeline final : public ActivityObserver {
   static constexpr uint32_t no_track = ~uint32_t{0};
 
   struct Track {
-    const std::string* name = nullptr;  // lives in `track_of_`
-    uint32_t next = 0;                  // that was asked for after this one
+    const std::string* name = nullptr;  // it lives in `track_of_`
+    uint32_t next = 0;                  // it was asked for after this one
     bool negotiating = false;
     DataType dtype = DataType::float32;
-    Shape shape{-1};  // as last written
+    Shape shape{-1};  // it was written so last
     bool on_device = false;
     int64_t gpu_us = 0;  // until then the GPU's track is written
   };
@@ -128,21 +128,22 @@ class Timeline final : public ActivityObserver {
   const TimelineClock clock_;
   std::atomic<bool> on_{false};
   std::atomic<bool> mark_cycles_{false};
-  std::mutex control_mutex_;                // one start or stop at a time; before queue_.mutex
-  std::unique_ptr<TimelineWriter> writer_;  // guarded by control_mutex_
+  // It lets one start or stop go on at a time, and is taken before queue_.mutex.
+  std::mutex control_mutex_;
+  std::unique_ptr<TimelineWriter> writer_;  // control_mutex_ guards it
 
-  // Guarded by queue_.mutex.
+  // queue_.mutex guards the rest.
   TimelineQueue queue_;
-  int64_t now_us_ = 0;                                  // of the hook that holds the lock
-  std::unordered_map<std::string, uint32_t> track_of_;  // a tensor's name
+  int64_t now_us_ = 0;  // the hook that holds the lock was called then
+  std::unordered_map<std::string, uint32_t> track_of_;  // it is found by a tensor's name
   std::vector<Track> tracks_;
   uint32_t last_track_ = 0;
   bool is_full_ = false;  // there were more names than tracks
-  // What was agreed last: a group per response, in order; `next_` begins next.
+  // These were agreed last: each response has a group, in order, and `next_` begins next.
   std::vector<TrackGroup> groups_;  // the first `agreed_` are in use, all keep their memory
   size_t agreed_ = 0;
   size_t next_ = 0;
-  uint64_t recording_ = 0;  // counts files
+  uint64_t recording_ = 0;  // it counts files
   TrackGroup* current_ = nullptr;
   bool step_open_ = false;
   bool backward_open_ = false;

@@ -15,19 +15,20 @@ namespace autotune {
 // One clock for all ranks: `origin_ns` is the same moment everywhere, on this rank's steady clock.
 struct TimelineClock {
   int64_t origin_ns = 0;
-  int64_t origin_epoch_us = 0;  // the same moment, in microseconds since 1970
-  int64_t offset_ns = 0;        // this rank's steady clock minus rank 0's, as measured
-  int64_t offset_error_ns = 0;  // how wrong that can be: half of the shortest round trip
+  int64_t origin_epoch_us = 0;  // it is the same moment, in microseconds since 1970
+  int64_t offset_ns = 0;        // this rank's steady clock is so far ahead of rank 0's, as measured
+  int64_t offset_error_ns = 0;  // that may be wrong by so much: half of the shortest round trip
 };
 
-// Tracks of the job; they share pid 0 and differ in tid. Tensors follow, with a pid each.
+// These are tracks of the job; they share pid 0 and differ in tid. Tensors follow, with a pid each.
 constexpr uint32_t job_track = 0;
 constexpr uint32_t step_track = 1;
 constexpr uint32_t backward_track = 2;
 constexpr uint32_t first_tensor_track = 3;
-// A tensor's second track, of what the GPU does for it.
+// With this bit it is a tensor's second track, of what the GPU does for it.
 constexpr uint32_t gpu_track = uint32_t{1} << 31;
 
+// Behind each kind stands which fields it uses, and for what.
 enum class RecordKind : uint8_t {
   begin,  // name
   end,
@@ -53,16 +54,16 @@ struct Record {
   int64_t more;
   uint32_t track;
   RecordKind kind;
-  bool late = false;  // told later than it happened
+  bool late = false;  // it is told later than it happened
 };
 
 // The tracks of the tensors that one operation fuses.
 struct TrackGroup {
-  const void* of = nullptr;  // tells groups apart, nothing else
-  const char* name = "";     // of the operation
+  const void* of = nullptr;  // it tells groups apart, nothing else
+  const char* name = "";     // it is the operation's
   std::vector<uint32_t> tracks;
   bool queued = false;
-  // Where `tracks` lies in the queue's `members`, as long as its batch is `batch`.
+  // `tracks` lies there in the queue's `members`, as long as its batch is `batch`.
   int64_t at = 0;
   uint64_t batch = 0;
 };
@@ -74,8 +75,8 @@ struct TimelineQueue {
   std::vector<Record> records;
   std::vector<std::string> texts;
   std::vector<uint32_t> members;
-  uint64_t batch = 1;  // counts how often the writer has taken all of it
-  int64_t events = 0;  // that the records will be
+  uint64_t batch = 1;  // it counts how often the writer has taken all of it
+  int64_t events = 0;  // the records will be so many
   int64_t newest_us = 0;
   int64_t dropped = 0;
   bool writer_sleeps = false;

@@ -14,7 +14,7 @@ namespace autotune {
 
 class TextBuffer {
  public:
-  static constexpr size_t alignment = 4096;  // of `data`; what direct writes ask for
+  static constexpr size_t alignment = 4096;  // `data` has it: direct writes ask for it
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -16,9 +16,9 @@ namespace autotune {
 
 namespace {
 
-constexpr int64_t max_events = 2'000'000;  // unwritten; 80 MB at most
+constexpr int64_t max_events = 2'000'000;  // so many may be unwritten: 80 MB at most
 constexpr int64_t urgent_events = 200'000;
-constexpr size_t text_bytes = 512 << 10;  // formatted before it is written
+constexpr size_t text_bytes = 512 << 10;  // so much is formatted before it is written
 constexpr size_t page_bytes = TextBuffer::alignment;
 // Events are written together that came within this time of the first.
 constexpr auto gathering_time = std::chrono::milliseconds(20);

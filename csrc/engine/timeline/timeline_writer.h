@@ -41,9 +41,9 @@ class TimelineWriter {
     std::vector<uint32_t> members;
   };
   struct Track {
-    int depth = 0;          // open spans
-    std::string where;      // its pid and tid, as text
-    std::string arguments;  // what `end_tensors` says
+    int depth = 0;          // so many spans are open
+    std::string where;      // it has its pid and tid, as text
+    std::string arguments;  // `end_tensors` says them
   };
 
   void run();
@@ -58,7 +58,7 @@ class TimelineWriter {
   void job_metadata();
   Track& track(uint32_t id);
   Track& track_of_gpu(uint32_t tensor);
-  // The part that all events have in common: ts, pid, tid.
+  // All events have this part in common: ts, pid, tid.
   TextBuffer& place(const Record& record);
   std::string_view time_text(int64_t ts_us);
   void close_open_spans(int64_t ts_us);
@@ -73,18 +73,20 @@ class TimelineWriter {
   const TimelineClock clock_;
   int fd_ = -1;
 
-  // The writer thread's own.
+  // These are the writer thread's own.
   int64_t last_ts_us_ = 0;
   bool failed_ = false;
-  bool has_tensors_ = false;  // else `text_` is held back
-  TextBuffer text_;           // formatted, each event after a comma; from `pages_at_` on
-  int64_t pages_at_ = 0;      // whole pages before it are written for good
-  size_t kept_bytes_ = 0;     // at the beginning of `text_`: in the file already
-  TextBuffer prefix_;         // what the events of a group have in common
-  TextBuffer time_;           // of the last event
+  bool has_tensors_ = false;  // without any, `text_` is held back
+  // It is formatted, each event after a comma, and goes into the file from `pages_at_` on.
+  TextBuffer text_;
+  int64_t pages_at_ = 0;   // whole pages before it are written for good
+  size_t kept_bytes_ = 0;  // so many bytes at the beginning of `text_` are in the file already
+  TextBuffer prefix_;      // the events of a group have it in common
+  TextBuffer time_;        // it is the last event's
   int64_t time_us_ = 0;
   std::vector<Track> tracks_;
-  std::vector<Track> gpu_tracks_;  // by the tensor's own track; `where` is empty: has none
+  // They are found by the tensor's own track; a tensor that has none has an empty `where` there.
+  std::vector<Track> gpu_tracks_;
 
   TimelineQueue& queue_;
   std::thread thread_;
