@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -91,6 +92,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, command
 
 
+@functools.cache
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="autotune", description="Tunes jobs, reads and replays their logs."

@@ -17,7 +17,12 @@ def expand(text: str) -> list[str]:
 
 def first_node(text: str) -> str:
     """Return the first name of the list ``text``, "" where it has none."""
-    return next((name for entry in _ENTRY.findall(text) for name in _names(entry)), "")
+    for entry in _ENTRY.findall(text):
+        choices = _choices(entry)
+        firsts = [name for choice in choices for name in itertools.islice(choice, 1)]
+        if len(firsts) == len(choices):
+            return "".join(firsts)
+    return ""
 
 
 def repeated(text: str) -> list[int]:
@@ -27,9 +32,13 @@ def repeated(text: str) -> list[int]:
 
 
 def _names(entry: str) -> Iterator[str]:
+    return map("".join, itertools.product(*_choices(entry)))
+
+
+def _choices(entry: str) -> list[Iterator[str]]:
+    """Return what each part of an entry may be, in order."""
     parts = _BRACKETS.split(entry)  # plain, inside of brackets, plain, ...
-    choices = [list(_numbers(part)) if i % 2 else [part] for i, part in enumerate(parts)]
-    return map("".join, itertools.product(*choices))
+    return [_numbers(part) if i % 2 else iter((part,)) for i, part in enumerate(parts)]
 
 
 def _numbers(text: str) -> Iterator[str]:

@@ -391,11 +391,16 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("arguments", ANSWERS)
-@pytest.mark.parametrize(
-    ("redirection", "why"), [(">/dev/full", "No space left on device"), (">&-", "closed")]
-)
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+PLACES = [(">/dev/full", "No space left on device"), (">&-", "closed")]
+UNPRINTABLE = [
+    (arguments, redirection, why, "1" if (number + place) % 2 else "")
+    for number, arguments in enumerate(ANSWERS)
+    for place, (redirection, why) in enumerate(PLACES)
+]
+"""Each answer to each place, and each of them with the buffer that Python has and without."""
+
+
+@pytest.mark.parametrize(("arguments", "redirection", "why", "unbuffered"), UNPRINTABLE)
 def test_an_answer_that_cannot_be_printed_is_1_with_one_line(
     arguments: list[str], redirection: str, why: str, unbuffered: str
 ) -> None:
@@ -435,18 +440,13 @@ def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path, task: s
     assert "l\\xf6g" in done.stdout
 
 
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize("task", ["best", "show", "timeline", "runs"])
-def test_what_may_never_end_is_not_read(tmp_path: Path, task: str) -> None:
+def test_what_may_never_end_is_not_read(capsys, tmp_path: Path, task: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (str(tmp_path / "fifo"), "/dev/null", "/dev/zero"):
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune", task, path],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-        assert done.returncode == 1
-        assert f"{path}: is not a regular file: expected" in done.stderr
+        assert main([task, path]) == 1
+        assert f"{path}: is not a regular file: expected" in capsys.readouterr().err
 
 
 def test_a_timeline_may_come_through_a_pipe() -> None:

@@ -127,7 +127,7 @@ def test_every_format_has_a_reader_here() -> None:
 
 
 @pytest.mark.parametrize("name", PURE)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(params=settings_of_any_kind)
 def test_every_format_is_exact(name: str, params: CommParams) -> None:
     assert READERS[name](render(Result(params=params), name)) == params

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import ProtocolError
@@ -62,6 +62,7 @@ def test_every_kind_of_message_is_tried() -> None:
     assert {type(each) for each in MESSAGES} == set(protocol._TYPES.values())
 
 
+@settings(max_examples=50)
 @given(line=st.binary(max_size=80) | JSON.map(json.dumps))
 def test_any_line_is_a_message_or_a_protocol_error(line: bytes | str) -> None:
     with pytest.raises(ProtocolError, match="not a message of protocol"):

@@ -155,7 +155,7 @@ def jobs(draw) -> Recorder:
     return recorder
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(recorder=jobs())
 def test_phases_sum_to_the_total_for_whatever_the_engine_writes(read, recorder) -> None:
     report = read(recorder.events)
