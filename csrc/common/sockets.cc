@@ -194,6 +194,13 @@ bool is_reached(int fd) {
   return !is_unanswered || std::chrono::milliseconds(info.tcpi_last_ack_recv) < lost_after;
 }
 
+bool is_paced(int fd) {
+  char name[16] = {};
+  socklen_t size = sizeof name - 1;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &size) != 0) return false;
+  return std::string(name).rfind("bbr", 0) == 0;
+}
+
 bool is_same_user(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;

@@ -35,6 +35,10 @@ constexpr std::chrono::seconds lost_after{15};
 // to the other one, and where the window is closed.
 bool is_reached(int fd);
 
+// The kernel paces this connection by the rate that it believes in (BBR), and not by what fits into
+// the network: several of them side by side leave a part of a link unused.
+bool is_paced(int fd);
+
 // Both ends of this Unix socket are the same user's.
 bool is_same_user(int fd);
 

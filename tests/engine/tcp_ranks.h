@@ -53,6 +53,28 @@ inline void with_tcp(std::vector<int> hosts,
   run_ranks(job.size(), [&](int rank) { body(job.connect(rank)); });
 }
 
+// The same with `streams` local sockets between each two ranks, which no kernel paces.
+inline void with_streams(int size, int streams,
+                         const std::function<void(std::shared_ptr<PointToPoint>)>& body) {
+  const auto n = static_cast<size_t>(size);
+  std::vector<std::vector<StreamSockets>> sockets(n, std::vector<StreamSockets>(n));
+  for (size_t one = 0; one < n; ++one) {
+    for (size_t other = 0; other < one; ++other) {
+      for (int i = 0; i < streams; ++i) {
+        int pair[2];
+        if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
+          abort();
+        }
+        sockets[one][other].push_back(pair[0]);
+        sockets[other][one].push_back(pair[1]);
+      }
+    }
+  }
+  run_ranks(size, [&](int rank) {
+    body(make_tcp_point_to_point(rank, std::move(sockets[static_cast<size_t>(rank)])));
+  });
+}
+
 // Rank 0 of two, with a test at the other ends of its `streams` connections, which never block.
 struct HalfJob {
   std::unique_ptr<PointToPoint> transport;

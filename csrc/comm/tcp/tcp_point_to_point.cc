@@ -62,6 +62,10 @@ class Peer {
 
   int rank() const { return rank_; }
   std::vector<TcpStream>& streams() { return streams_; }
+  void add_stream(int fd) {
+    if (streams_.empty() || !is_paced(fd)) ++out_streams_;
+    streams_.emplace_back(fd);
+  }
 
   void send(const void* data, int64_t bytes) {
     sends_.push_back({static_cast<const char*>(data), bytes});
@@ -74,8 +78,10 @@ class Peer {
   // One chunk, or a part of it, on each stream that is ready. True when anything has moved.
   bool move() {
     bool has_moved = false;
-    for (TcpStream& stream : streams_) {
-      if (stream.may_write && (stream.is_writing() || begin_chunk(stream))) {
+    for (size_t i = 0; i < streams_.size(); ++i) {
+      TcpStream& stream = streams_[i];
+      const bool is_for_out = i < out_streams_ && stream.may_write;
+      if (is_for_out && (stream.is_writing() || begin_chunk(stream))) {
         has_moved |= write(stream);
       }
       if (stream.may_read && !receives_.empty()) has_moved |= read(stream);
@@ -124,8 +130,7 @@ class Peer {
     if (sends_.empty()) return false;
     Send& next = sends_.front();
     ChunkHeader header;
-    const int64_t bytes =
-        std::min(chunk_bytes(next.bytes, streams_.size()), next.bytes - next.begun);
+    const int64_t bytes = std::min(chunk_bytes(next.bytes, out_streams_), next.bytes - next.begun);
     header.bytes = static_cast<uint32_t>(bytes);
     header.offset = static_cast<uint32_t>(next.begun);
     header.total = static_cast<uint32_t>(next.bytes);
@@ -209,6 +214,7 @@ class Peer {
   int own_rank_;
   int rank_;
   std::vector<TcpStream> streams_;
+  size_t out_streams_ = 0;        // the first so many are written to, all are read
   std::deque<Send> sends_;        // not all of it was given to streams
   std::deque<Receive> receives_;  // not all of it has come
   uint64_t sent_ = 0;             // so many messages were before the first of `sends_`
@@ -227,7 +233,7 @@ class TcpPointToPoint final : public PointToPoint {
       : rank_(rank), epoll_fd_(::epoll_create1(EPOLL_CLOEXEC)) {
     for (size_t peer = 0; peer < streams.size(); ++peer) {
       peers_.push_back(std::make_unique<Peer>(rank, static_cast<int>(peer)));
-      for (const int fd : streams[peer]) peers_[peer]->streams().emplace_back(fd);
+      for (const int fd : streams[peer]) peers_[peer]->add_stream(fd);
     }
     drop_in_children(epoll_fd_);
     for (size_t peer = 0; peer < peers_.size(); ++peer) {
