@@ -17,6 +17,7 @@ from horovod.runner.become import SESSION_PLACE
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("job.py")
+SETTINGS_JOB = Path(__file__).with_name("settings_job.py")
 FAST = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -73,6 +74,10 @@ class Commands:
 
     def job(self, steps: int, sleep_s: float = 0.0) -> list[str | Path]:
         return [sys.executable, JOB, self.folder, str(steps), str(sleep_s)]
+
+    def settings_job(self) -> list[str | Path]:
+        """Return the job that only starts: for what is known or refused by then."""
+        return [sys.executable, SETTINGS_JOB, self.folder]
 
     def ranks(self, size: int) -> list[dict[str, Any]]:
         return [json.loads((self.folder / f"rank-{r}.json").read_text()) for r in range(size)]

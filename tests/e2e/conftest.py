@@ -9,6 +9,15 @@ import pytest
 
 from e2e.commands import FAST, Commands, TunedJob
 
+SHARED_JOBS = ("tuned", "by_mpirun")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several tests run at a time, let those that share a job run where it does."""
+    for item in items:
+        for name in set(SHARED_JOBS) & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(name))
+
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[Commands]:

@@ -15,6 +15,14 @@ def whole_rows(log: Path) -> list[str]:
     return [line for line in log.read_text().split("\n")[:-1] if line and line[0].isdigit()]
 
 
+def alive(pid: int) -> bool:
+    """Return whether the process runs, and does not only wait for its parent to hear of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def descendants(pid: int) -> list[int]:
     """Return ``pid`` and every process below it, also those in sessions of their own."""
     children: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""The smallest job: starts the runtime, without torch, and says which settings are in force.
+"""The smallest job: starts the runtime, without torch, and says what holds in it.
 
 python settings_job.py OUTPUT_FOLDER
 
@@ -8,6 +8,7 @@ Every rank leaves OUTPUT_FOLDER/rank-R.json.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from horovod.tuning import autotuning
 
 def main(folder: Path) -> None:
     autotuning.init()
-    content = {"rank": basics.rank(), "size": basics.size(), "params": autotuning.params()}
+    variables = sorted(name for name in os.environ if name.startswith("HOROVOD_"))
+    content = {"rank": basics.rank(), "size": basics.size(), "variables": variables}
+    content |= {"params": autotuning.params()}
     (folder / f"rank-{basics.rank()}.json").write_text(json.dumps(content))
     basics.shutdown()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from e2e.commands import Commands, wait_until
-from e2e.test_launch import alive
+from e2e.processes import alive
 from horovod.runner.rank_process import encode_record
 
 ONE_FAILS = """

@@ -18,8 +18,7 @@ import pytest
 
 from e2e.commands import Commands, wait_until
 from e2e.endings.test_launch_failure import SLEEPERS
-from e2e.processes import descendants
-from e2e.test_launch import alive
+from e2e.processes import alive, descendants
 
 SSH = """#!/bin/sh
 printf '%s\\n' "$*" >> "$SSH_LOG"

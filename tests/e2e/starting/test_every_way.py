@@ -148,6 +148,23 @@ def test_srun_without_mpi(commands: Commands, by_mpirun: list[dict[str, Any]]) -
     check(commands.ranks(2), by_mpirun)
 
 
+@pytest.mark.parametrize("pmi", [["PMI_RANK", "PMI_SIZE"], ["PMIX_RANK"]], ids=["pmi2", "pmix"])
+def test_ranks_of_srun_that_mpi_does_not_see_do_without_it_and_say_so(
+    commands: Commands, by_mpirun: list[dict[str, Any]], pmi: list[str]
+) -> None:
+    """Of another MPI's PMI, or a PMIx that this one cannot talk to: each is alone in its MPI."""
+
+    def variables(rank: int) -> dict[str, str]:
+        return {**slurm(rank, 2), **dict(zip(pmi, (str(rank), "2"), strict=False))}
+
+    said = "".join(finish(process) for process in start_ranks(commands, variables))
+    assert said.count("MPI sees 1 of the 2 ranks that srun has started") == 1
+    ranks = commands.ranks(2)
+    assert [rank["mpi"][0] for rank in ranks] == [False, False]
+    assert [rank["place"] for rank in ranks] == [rank["place"] for rank in by_mpirun]
+    assert ranks[0]["weights"] == ranks[1]["weights"] == by_mpirun[0]["weights"]
+
+
 def test_variables_as_in_the_kubernetes_example(
     commands: Commands, by_mpirun: list[dict[str, Any]]
 ) -> None:

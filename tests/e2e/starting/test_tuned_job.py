@@ -88,3 +88,23 @@ def test_a_finished_log_of_the_same_job_is_replayed(tuned: TunedJob, commands: C
     assert result.returncode == 0, result.stderr
     assert log.read_text() == tuned.log.read_text()
     assert commands.ranks(2)[1]["params"] == final_params(tuned)
+
+
+def test_a_job_over_tcp_is_tuned_to_its_end_and_best_answers(commands: Commands) -> None:
+    """Two ranks that are told to be on two hosts: every trial moves its data over TCP."""
+    log = commands.folder / "log.csv"
+    own_host = ["sh", "-c", 'HOROVOD_HOSTNAME=host-$HOROVOD_RANK exec "$@"', "sh"]
+    words = ["horovodrun", "--gloo", "-np", "2", *own_host, *commands.job(100_000)]
+    job = commands.run(*words, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
+    assert job.returncode == 0, job.stderr
+    ranks = commands.ranks(2)
+    tuned = TunedJob(log=log, output=job, ranks=ranks)
+    *earlier, last = settings_of(tuned.rows)
+    assert last in earlier and ranks[0]["state"] == "done"
+    assert [rank["params"] for rank in ranks] == [final_params(tuned)] * 2
+    best = commands.run("autotune", "best", log, "--format", "json")
+    answer = json.loads(best.stdout)
+    assert {p.name: answer[p.name] for p in PARAMETERS} == final_params(tuned)
+    with sqlite3.connect(log.with_suffix(".db")) as database:
+        (versions,) = database.execute("select versions from runs").fetchone()
+    assert "TCP" in versions
