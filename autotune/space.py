@@ -158,6 +158,8 @@ class Table:
             another format.
         change_steps: Steps after a change of the setting that are slower because of it.
         change_price: What a change costs in all, in steps of the default.
+        step_end: What ends a training step there, after "a step ends with".
+        remedy: What to do about steps of other kinds, after a semicolon; "": nothing can be done.
     """
 
     name: str
@@ -166,6 +168,11 @@ class Table:
     outside: str = ""
     change_steps: int = 0
     change_price: float = 0.0
+    step_end: str = (
+        "that of a DistributedOptimizer, else with hvd.autotune.step(), else where the collectives "
+        "repeat"
+    )
+    remedy: str = "call hvd.autotune.pause() and resume() around what is not training"
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:

@@ -9,14 +9,14 @@ from typing import Any
 
 from autotune.service import protocol
 from autotune.service.epochs import Change
-from autotune.service.session import PUMP_SECONDS, Finished
+from autotune.service.session import Finished
 from autotune.service.session import Session as ServiceSession
 from autotune.tables.ddp import DdpParams
 
 logger = logging.getLogger("autotune.ddp")
 
-TALK_SECONDS = 0.02
-"""How often the service hears of steps while it tunes: shorter ones than that go together."""
+TALK_SECONDS, IDLE_TALK_SECONDS = 0.04, 0.5
+"""How often the service hears of steps, while it tunes and after: shorter ones go together."""
 
 
 class Session(ServiceSession):
@@ -67,7 +67,7 @@ class Session(ServiceSession):
         self._signatures += signatures
         now = time.monotonic()
         if now >= self._next_talk:
-            self._next_talk = now + (PUMP_SECONDS if self.is_idle else TALK_SECONDS)
+            self._next_talk = now + (IDLE_TALK_SECONDS if self.is_idle else TALK_SECONDS)
             self._pump()
 
     def decline(self, change: Change, reason: str) -> None:

@@ -23,8 +23,9 @@ from autotune.service.protocol import Signature, StepRecord
 MOST_PENDING = 64
 """Steps on a device that may be under way; a queue is never so long, so older ones are dropped."""
 
-IDLE_EVERY = 8
-"""Steps from one look at what they wait for to the next, when nothing is being tried."""
+TUNING_EVERY, IDLE_EVERY = 2, 8
+"""Steps from one look at what they wait for to the next: while settings are tried, and after."""
+
 LAST_COMPUTED = 4
 """Parameters, in the module's order, whose gradients tell where the backward computation ends: some
 may be unused."""
@@ -184,13 +185,14 @@ class Steps:
 
         Args:
             epoch: Of the setting that was in force during the whole step.
-            is_idle: Nothing is being tried: what a step waited for is looked up now and then.
+            is_idle: Nothing is being tried: what a step waited for is looked up less often.
         """
         content = tuple(sorted(self._counts.items()))
         self._counts = {}
         step = _Step(number=self._number, epoch=epoch, content=content)
         self._number += 1
-        known = self._clock.end(step, is_precise=not is_idle or self._number % IDLE_EVERY == 0)
+        every = IDLE_EVERY if is_idle else TUNING_EVERY
+        known = self._clock.end(step, is_precise=self._number % every == 0)
         return [self._record(one, time_us) for one, time_us in known], self._news(content)
 
     def rest(self) -> list[StepRecord]:

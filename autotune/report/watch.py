@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 OWN_SHARE = 0.0005
-"""Part of a core that views take, on average; looking at the files takes about as much again."""
+"""Part of a core that views take, on average; looks at the files take less than that again."""
 LOOK_S, LONGEST_S = 1.0, 30.0
 """Seconds between two looks at the files, and between two views of a log that changes, at most."""
 TRIALS_SHOWN = 8
@@ -199,9 +199,9 @@ def watch(
     due_s = 0.0
     try:
         while True:
-            sleep(LOOK_S)
+            sleep(max(LOOK_S, due_s - time.monotonic()))
             present, is_held = stamp(path), is_in_use(path)
-            if (present == seen and is_held == was_held) or time.monotonic() < due_s:
+            if present == seen and is_held == was_held:
                 continue
             begin_s = time.process_time()
             try:

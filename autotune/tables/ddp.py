@@ -24,6 +24,8 @@ DDP = Table(
     change_steps=2,  # the first reduces all gradients at once, the second finds out their order
     change_price=0.5,
     outside="the constructor of DistributedDataParallel, or autotune replay",
+    step_end="that of the first optimizer that owns parameters of a DistributedDataParallel",
+    remedy="",
     parameters=(
         Parameter(
             name="bucket_cap_bytes",

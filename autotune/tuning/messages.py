@@ -222,16 +222,13 @@ def warmup_text(settings: TunerSettings, *, steps: int) -> str:
     return f"autotune: warm-up: waits {why}: about {steps} more training steps"
 
 
-def not_recognised_text(seen: Observed) -> str:
-    """Return why a job has no training step that can be tuned."""
+def not_recognised_text(seen: Observed, table: Table) -> str:
+    """Return why a job has no training step that can be tuned; ``table``: what would be tuned."""
     if seen.steps == 0:
         what = "nothing was communicated, and no training step has ended"
         if seen.communicates:
             what = "no training step has ended: the collectives that were run do not repeat"
-        return (
-            f"{what}; a step ends with that of a DistributedOptimizer, else with "
-            "hvd.autotune.step(), else where the collectives repeat"
-        )
+        return f"{what}; a step ends with {table.step_end}"
     if seen.paused == seen.steps:
         return f"all {seen.steps} steps were paused: call hvd.autotune.resume() before training"
     if seen.paused + seen.silent == seen.steps:
@@ -249,23 +246,21 @@ def not_recognised_text(seen: Observed) -> str:
             f"no training step is recognised: of the last {seen.recent} steps at most "
             f"{seen.largest} {same}, and no group of up to {LONGEST_GROUP} steps repeats"
         )
-    return (
-        f"{what} ({seen.kinds} kinds); call hvd.autotune.pause() and resume() around what is not "
-        "training"
-    )
+    return f"{what} ({seen.kinds} kinds)" + (f"; {table.remedy}" if table.remedy else "")
 
 
-def no_sample_text(seen: Observed, *, more: int | None, is_known: bool) -> str:
+def no_sample_text(seen: Observed, table: Table, *, more: int | None, is_known: bool) -> str:
     """Return what a job that was too short to be tuned says at exit.
 
     Args:
         seen: What it did.
+        table: What would be tuned.
         more: Training steps that the first sample still needed; None: none was recognised.
         is_known: Whether the step time was known: else ``more`` is the least.
     """
     text = f"autotune: the job ended before the first sample: saw {seen.steps} steps"
     if more is None:
-        return f"{text}: {not_recognised_text(seen)}"
+        return f"{text}: {not_recognised_text(seen, table)}"
     is_mixed = seen.trained < MOSTLY * (seen.steps - seen.needed)
     among = f", {seen.trained} of them training steps" if is_mixed else ""
     return (

@@ -225,7 +225,7 @@ class Tuner:
         if standing is None:
             seen, more = self._identifier.observed, self._steps_to_first_sample
             is_known = self._warmup.step_us is not None
-            text = messages.no_sample_text(seen, more=more, is_known=is_known)
+            text = messages.no_sample_text(seen, self._table, more=more, is_known=is_known)
             self._events.say(text, level="warning")
         else:
             done, most = len(self.trials), self._settings.max_samples
@@ -387,7 +387,8 @@ class Tuner:
     def _complain(self) -> None:
         """Say why the job is not tuned, when it has gone on for long without a training step."""
         if self.phase is Phase.WARMUP and (seen := self._identifier.complaint()) is not None:
-            text = f"autotune: not tuned so far: {messages.not_recognised_text(seen)}"
+            why = messages.not_recognised_text(seen, self._table)
+            text = f"autotune: not tuned so far: {why}"
             self._events.say(text, level="warning" if seen.steps else "info")
 
     def _observe_training(self, record: StepRecord, *, disturbed: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from autotune.storage.reader import read_log
 from autotune.tables import SETTINGS, settings_of
 from autotune.tables.ddp import DDP, DdpParams
 from autotune.trial import CommParams, Fingerprint, RunState, Trial
+from autotune.tuning.messages import no_sample_text, not_recognised_text
+from autotune.tuning.steps.identify import Identifier
 
 BEST = DdpParams(bucket_cap_bytes=2 * MIB, gradient_as_bucket_view=True)
 TRIALS = (
@@ -149,3 +152,15 @@ def test_names_mean_the_same_in_every_table_and_an_unknown_table_is_named() -> N
     assert settings_of("horovod").table is HOROVOD
     with pytest.raises(InvalidSettingError, match="'nccl'"):
         settings_of("nccl")
+
+
+def test_why_a_job_is_not_tuned_is_said_in_words_of_its_own_runtime() -> None:
+    seen = Identifier().observed
+    of_ddp = not_recognised_text(seen, DDP)
+    assert "optimizer that owns parameters of a DistributedDataParallel" in of_ddp
+    assert "hvd.autotune.step()" in not_recognised_text(seen, HOROVOD)
+    mixed = replace(seen, steps=40, recent=40, kinds=20, largest=2)
+    texts = (of_ddp, not_recognised_text(mixed, DDP))
+    assert not any("hvd" in text for text in texts)
+    assert "hvd.autotune.pause()" in not_recognised_text(mixed, HOROVOD)
+    assert "DistributedDataParallel" in no_sample_text(seen, DDP, more=None, is_known=False)
