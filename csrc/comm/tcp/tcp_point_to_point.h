@@ -2,10 +2,11 @@
 //
 // Every pair of ranks has one or several connections, *streams*. A message is cut into *chunks*,
 // which go to whatever stream has room (where the kernel paces streams, to the first one alone); a
-// short message is one chunk. On its stream a chunk is a header and its bytes, written from and read
-// into the memory that was posted: nothing is copied on the way. A rank reads a chunk only when its
-// message was posted; until then it stays in the kernel, which tells the sender to wait. Chunks are
-// given to streams in the order of their messages, so that no message is ever behind a later one.
+// short message is one chunk. On its stream a chunk is a header and its bytes, written from and
+// read into the memory that was posted: nothing is copied on the way. A rank reads a chunk only
+// when its message was posted; until then it stays in the kernel, which tells the sender to wait.
+// Chunks are given to streams in the order of their messages, so that no message is ever behind a
+// later one.
 //
 // No thread and no timer: all that happens, happens in a call. What sockets are ready is asked of
 // the kernel once per `test_all`, whatever the number of ranks (epoll, edge by edge); with nothing
