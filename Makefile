@@ -1,5 +1,5 @@
-# make setup | demo | test | test-unit | test-simulated | test-engine | test-parallel | test-e2e | test-browser
-#      test-cluster | test-chaos | test-gpu | test-sites | wheel | wheel-autotune | sanitize | lint | format | clean
+# make setup | demo | test | test-unit | test-simulated | test-engine | test-parallel | test-e2e
+#      test-tensorflow | test-browser | test-cluster | test-chaos | test-gpu | test-sites | wheel | wheel-autotune | sanitize | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -18,7 +18,7 @@ ENGINE_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name 'CMakeL
 PACKAGES := $(shell find autotune core/horovod -name __init__.py)
 
 .PHONY: setup demo test lint format clean
-.PHONY: wheel wheel-autotune sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-browser test-cluster test-chaos test-gpu
+.PHONY: wheel wheel-autotune sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-tensorflow test-browser test-cluster test-chaos test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -46,7 +46,7 @@ test: setup
 lint: setup
 	$(BIN)/python tests/run_tiers.py lint
 
-test-unit test-simulated test-engine test-parallel test-e2e test-browser test-cluster test-chaos test-gpu: test-%: setup
+test-unit test-simulated test-engine test-parallel test-e2e test-tensorflow test-browser test-cluster test-chaos test-gpu: test-%: setup
 	$(BIN)/python tests/run_tiers.py $*
 
 # The binary wheel, into dist/; WHEEL_PYTHONS="python3.12 python3.13": one for each of these.

@@ -44,6 +44,7 @@ TIERS = (
     Tier(name="engine", missing=needs.tests("engine", "*.cc"), run=commands.engine),
     Tier(name="parallel", missing=needs.tests("parallel"), run=commands.parallel),
     Tier(name="e2e", missing=needs.tests("e2e"), run=commands.e2e),
+    Tier(name="tensorflow", missing=needs.tensorflow, run=commands.tensorflow),
     Tier(name="browser", missing=needs.browser, run=commands.browser),
     Tier(name="cluster", missing=needs.cluster, run=commands.cluster),
     Tier(name="chaos", missing=needs.chaos, run=commands.chaos),
@@ -71,12 +72,12 @@ def main(names: list[str]) -> int:
 
 def run_tier(tier: Tier, environ: Mapping[str, str], *, by_name: bool) -> Counts:
     """Run one tier; a missing device is a failure only where the tier was asked for by name."""
+    begin = time.monotonic()
     reason = tier.missing()
     if reason:
         print(f"=== {tier.name}: not run: {reason}", flush=True)
         return Counts(failed=int(by_name), skipped=int(not by_name), not_run=reason)
     print(f"=== {tier.name}", flush=True)
-    begin = time.monotonic()
     try:
         counts = tier.run(environ)
     except subprocess.TimeoutExpired as error:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tiers import tensorflow_environment
 from tiers.counts import Counts, read_junit
 from tiers.needs import devices
 
@@ -26,6 +27,10 @@ WITHOUT_MPI = tuple(
 )
 """Those of tests/parallel that also run without MPI where the tier runs with it."""
 GPU_SIZES = (2, 4)
+TENSORFLOW_TRAINING = tuple(
+    f"tensorflow/ranks/test_{name}.py" for name in ("fit", "optimizer", "tape")
+)
+"""Those of tests/tensorflow that train: also on 4 ranks, and with tf-keras in place of Keras 3."""
 
 
 def run(argv: Sequence[str | Path], environ: Environ, limit_s: float) -> int:
@@ -75,10 +80,16 @@ def lint(environ: Environ) -> Counts:
     )
 
 
-def pytest(folder: str, environ: Environ, limit_s: float, *options: str) -> Counts:
+def pytest(
+    folder: str,
+    environ: Environ,
+    limit_s: float,
+    *options: str,
+    python: str | Path = sys.executable,
+) -> Counts:
     """Run the tests of tests/``folder``, in one process unless ``options`` say otherwise."""
     report = _fresh(folder.replace("/", "-"))[0].with_suffix(".xml")
-    command = [sys.executable, "-m", "pytest", f"tests/{folder}", "-q", f"--junitxml={report}"]
+    command = [python, "-m", "pytest", f"tests/{folder}", "-q", f"--junitxml={report}"]
     code = run([*command, *options], environ, limit_s)
     return read_junit([report] if report.exists() else [], code, folder)
 
@@ -150,7 +161,35 @@ def parallel(environ: Environ) -> Counts:
     return sum(parts, counts)
 
 
-def ranks(folder: str, size: int, environ: Environ, limit_s: float, *files: str) -> Counts:
+def tensorflow(environ: Environ) -> Counts:
+    """Run tests/tensorflow in an environment of its own: on ranks, then whole jobs.
+
+    On 2 ranks everything, with MPI; what trains also with tf-keras, and on 4 ranks, without MPI.
+    """
+    python = tensorflow_environment.python()
+    environ = tensorflow_environment.environment(environ)
+    tcp = {**environ, "TRANSPORT": "tcp"}
+    legacy = {**tcp, "TF_USE_LEGACY_KERAS": "1"}
+    training = [name for name in TENSORFLOW_TRAINING if Path("tests", name).exists()]
+    counts = ranks("tensorflow/on_torch", 2, environ, 300, python=python)
+    if training:
+        counts += ranks("tensorflow-tf-keras", 2, legacy, 300, *training, python=python)
+        counts += ranks("tensorflow-training", 4, tcp, 300, *training, python=python)
+    if Path("tests/tensorflow/ranks").exists():
+        counts += ranks("tensorflow/ranks", 2, environ, 300, python=python)
+        not_jobs = ("--ignore=tests/tensorflow/ranks", "--ignore=tests/tensorflow/on_torch")
+        counts += pytest("tensorflow", environ, 600, *not_jobs, python=python)
+    return counts
+
+
+def ranks(
+    folder: str,
+    size: int,
+    environ: Environ,
+    limit_s: float,
+    *files: str,
+    python: str | Path = sys.executable,
+) -> Counts:
     """Run tests/``folder``, or ``files``, under mpirun; with TRANSPORT=tcp without MPI."""
     prefix, name = _fresh(f"{folder.replace('/', '-')}-{size}")
     tests = [f"tests/{each}" for each in files or (folder,)]
@@ -158,7 +197,7 @@ def ranks(folder: str, size: int, environ: Environ, limit_s: float, *files: str)
     command += ["--map-by", ":OVERSUBSCRIBE"]
     if environ.get("TRANSPORT") == "tcp":
         command = [sys.executable, "tests/tiers/tcp_ranks.py", "-n", str(size)]
-    command += [sys.executable, "tests/tiers/rank_pytest.py"]
+    command += [python, "tests/tiers/rank_pytest.py"]
     try:
         code = run([*command, prefix.absolute(), *tests, "-q"], environ, limit_s)
     except subprocess.TimeoutExpired as error:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tiers import tensorflow_environment
+
 TESTS = Path(__file__).resolve().parent.parent
 
 
@@ -50,6 +52,10 @@ def browser() -> str:
     if importlib.util.find_spec("selenium") is None:
         return "needs selenium (pip install selenium)"
     return tests("browser")()
+
+
+def tensorflow() -> str:
+    return tests("tensorflow")() or tensorflow_environment.make()
 
 
 def gpu() -> str:
