@@ -16,8 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "tensorflow-env"
 CONSTRAINTS = ROOT / ".constraints.txt"
-MADE_OF = FOLDER / "made-of"
-"""What the environment was made of; it is made again where that is another one."""
 INSTALLS = (
     ("tensorflow-cpu",),
     ("tf-keras", "--no-deps"),  # it wants the TensorFlow for GPUs
@@ -36,21 +34,19 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def make() -> str:
-    """Make the environment unless it is there; return why that cannot be done, or ""."""
-    wanted = _ingredients()
-    if MADE_OF.exists() and MADE_OF.read_text() == wanted:
+    """Make the environment unless it is there, made of the same; return why that fails, or ""."""
+    wanted, made_of = _ingredients(), FOLDER / "made-of"
+    if made_of.exists() and made_of.read_text() == wanted:
         return ""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    problem = _run(sys.executable, "-m", "venv", "--without-pip", FOLDER)
-    if problem:
-        return f"cannot make {FOLDER.relative_to(ROOT)}: {problem}"
+    if not _run(sys.executable, "-m", "venv", "--without-pip", FOLDER):
+        return f"python -m venv cannot make {FOLDER}; what it says is above"
     _look_into_this_environment()
     for install in INSTALLS:
         pip = ("-m", "pip", "--disable-pip-version-check", "install", "-q", "-c", CONSTRAINTS)
-        problem = _run(python(), *pip, *install)
-        if problem:
-            return f"cannot install {install[0]}: {problem}"
-    MADE_OF.write_text(wanted)
+        if not _run(python(), *pip, *install):
+            return f"pip finds no {install[0]} for this Python here; what it says is above"
+    made_of.write_text(wanted)
     return ""
 
 
@@ -70,14 +66,14 @@ def _output(*words: str | Path) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def _run(*words: str | Path) -> str:
-    """Run ``words``; return the last line of what went wrong, or ""."""
+def _run(*words: str | Path) -> bool:
+    """Run ``words``; return whether that went well. Where not, what they say is printed."""
     print("$", *words, flush=True)
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
-        return "no end within 300 s"
-    if done.returncode == 0:
-        return ""
-    errors = [line for line in done.stderr.splitlines() if line.strip()]
-    return errors[-1].removeprefix("ERROR: ") if errors else f"exit code {done.returncode}"
+        print("no end within 300 s", flush=True)
+        return False
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="", flush=True)
+    return done.returncode == 0
