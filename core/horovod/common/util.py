@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import util as _importlib_util
 from itertools import pairwise
@@ -113,3 +114,23 @@ def split_list(items: Sequence[T], parts: int) -> list[list[T]]:
 def num_rank_is_power_2(size: int) -> bool:
     """**Local.** Return True when ``size`` (a number of ranks) is a power of two."""
     return size > 0 and size & (size - 1) == 0
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """**Local.** Return whether version ``ver`` is ``target`` or newer, by their numbers alone.
+
+    Raises:
+        ValueError: One of them does not begin with a number.
+    """
+    return _numbers(ver) >= _numbers(target)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers with which ``version`` begins: 2.16.0rc1 is (2, 16)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    if not found:
+        raise ValueError(f"expected a version such as 2.16.1, got {version!r}")
+    numbers = [int(part) for part in found[0].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
