@@ -35,6 +35,8 @@ LINKED = ("c", "m", "pthread", "dl", "rt")
 ALLOWED = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d+|libgcc_s\.so\.1|ld-linux-x86-64\.so\.2")
 """What the engine may need: no MPI, no C++ library."""
 
+LIBRARIES = (r"_engine\..*\.so$", r"libhorovod_tensorflow\.so$")
+
 
 class WheelError(RuntimeError):
     """The wheel cannot be built, or is not what its tag says; the message has the reason."""
@@ -112,20 +114,27 @@ def retag(wheel: Path, output: Path) -> Path:
 
 
 def check(wheel: Path) -> None:
-    """Look at the engine in ``wheel``.
+    """Look at the engine and the library of TensorFlow's operations in ``wheel``.
 
     Raises:
-        WheelError: It needs a library that a bare system lacks, or a symbol that its glibc lacks.
+        WheelError: One is missing, needs a library that a bare system lacks, or a symbol that its
+            glibc lacks.
     """
-    with tempfile.TemporaryDirectory() as name, zipfile.ZipFile(wheel) as archive:
-        (member,) = (each for each in archive.namelist() if re.search(r"_engine\..*\.so$", each))
-        engine = archive.extract(member, name)
-        needed = re.findall(r"NEEDED.*\[(.*)\]", run(["readelf", "-d", engine], os.environ))
-        symbols = run(["nm", "-D", "--undefined-only", engine], os.environ)
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        for pattern in LIBRARIES:
+            members = [each for each in archive.namelist() if re.search(pattern, each)]
+            if len(members) != 1:
+                raise WheelError(f"expected one file like {pattern}, got {members}")
+            check_library(archive.extract(members[0], folder), Path(members[0]).name)
+
+
+def check_library(path: str, name: str) -> None:
+    """Look at one library; errors as ``check``."""
+    needed = re.findall(r"NEEDED.*\[(.*)\]", run(["readelf", "-d", path], os.environ))
     if foreign := [library for library in needed if not ALLOWED.fullmatch(library)]:
-        raise WheelError(f"the engine needs {', '.join(foreign)}")
-    if missing := without_version(symbols):
-        raise WheelError(f"glibc {GLIBC} has no {', '.join(missing)}")
+        raise WheelError(f"{name} needs {', '.join(foreign)}")
+    if missing := without_version(run(["nm", "-D", "--undefined-only", path], os.environ)):
+        raise WheelError(f"{name}: glibc {GLIBC} has no {', '.join(missing)}")
 
 
 def without_version(symbols: str) -> list[str]:

@@ -95,6 +95,11 @@ class Session:
 
     # ---- what a runtime calls --------------------------------------------------------------------
 
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a service to talk to."""
+        return self._service is not None
+
     def finish(self) -> None:
         """**Local.** Hand over the last steps, let the service close its logs, bounded."""
         service = self._service

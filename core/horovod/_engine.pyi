@@ -493,5 +493,9 @@ def nccl_version(path: str) -> int:
 def cuda_version() -> int:
     """Newest CUDA version that NVIDIA's driver knows, or 0 without a driver."""
 
+def abi() -> int:
+    """**Local.** Return the address of the C ABI's table (csrc/bindings/abi.h), for libraries of
+    other front ends. It serves the engine that was made last."""
+
 def messages_were_left_behind() -> bool:
     """Return whether MPI may still deliver messages of an operation that failed."""

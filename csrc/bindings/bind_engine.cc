@@ -1,9 +1,11 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "bindings/abi.h"
 #include "bindings/allocator.h"
 #include "bindings/bind.h"
 #include "bindings/operations.h"
@@ -35,7 +37,7 @@ std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendez
   return std::make_unique<ControlPlane>(options.rank, options.size, std::move(connections));
 }
 
-std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
+std::shared_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
                                     const std::string& address, const std::string& key,
                                     std::shared_ptr<PointToPoint> transport) {
   configure_log(static_cast<LogLevel>(options.log_level), options.rank);
@@ -58,8 +60,11 @@ std::unique_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvo
                          (transport ? ", got one of" + place(rank, size) : ", got none"));
   }
   auto control = connect(options, rendezvous, address, key);
-  return std::make_unique<Engine>(engine_options, std::move(control),
-                                  communicator_factory(std::move(transport), options.host_of_rank));
+  const auto engine =
+      std::make_shared<Engine>(engine_options, std::move(control),
+                               communicator_factory(std::move(transport), options.host_of_rank));
+  offer(engine, options.host_of_rank);
+  return engine;
 }
 
 // Memory of a result as Python's buffer protocol wants it: a memoryview keeps this object alive.
@@ -121,7 +126,8 @@ void bind_engine(py::module_& module) {
       });
 
   using Unlocked = py::call_guard<py::gil_scoped_release>;
-  py::class_<Engine>(module, "Engine")
+  module.def("abi", [] { return reinterpret_cast<std::uintptr_t>(&api()); });
+  py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init(&make_engine), "options"_a, "rendezvous"_a.none(true), "address"_a, "key"_a,
            "transport"_a.none(true) = nullptr, Unlocked())
       .def("start", &start, "kind"_a, "name"_a, "input"_a, "output"_a, "shape"_a, "stream"_a = 0,

@@ -10,7 +10,9 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 namespace autotune {
@@ -37,11 +39,19 @@ struct MessageAllocator {
 template <typename T>
 using MessageVector = std::vector<T, MessageAllocator<T>>;
 
-// The same without a first value.
+// The same without a first value, aligned so that any framework takes it over as a tensor.
+constexpr std::align_val_t message_alignment{64};
+
 struct MessageDeleter {
   void operator()(char* memory) const {
-    if (!messages_were_left_behind) delete[] memory;
+    if (!messages_were_left_behind) ::operator delete[](memory, message_alignment);
   }
 };
+using MessageMemory = std::unique_ptr<char[], MessageDeleter>;
+
+inline MessageMemory message_memory(int64_t bytes) {
+  const auto count = static_cast<size_t>(bytes);
+  return MessageMemory(static_cast<char*>(::operator new[](count, message_alignment)));
+}
 
 }  // namespace autotune

@@ -168,6 +168,7 @@ bool Engine::run_cycles(const Handle& handle, Clock::time_point deadline) {
   while (!is_done()) {
     const uint64_t before = cycle->processed();
     cycle->run();
+    if (status_.has_ended) control_->wake();  // to tell is the engine's thread's
     if (cycle->processed() != before) {
       spin_until = Clock::now() + spin_time;
       continue;
@@ -305,13 +306,20 @@ void Engine::run() {
   set_affinity();
   while (!status_.stopped && !status_.abandon) {
     if (const auto cycle = cycle_.try_lock()) cycle->run();
+    tell_ended();
     if (!status_.stopped && !status_.abandon) sleep_until_needed();
   }
   // Another thread that runs cycles ends them now, too.
-  const auto cycle = cycle_.lock();
-  if (!status_.stopped) {
+  if (const auto cycle = cycle_.lock(); !status_.stopped) {
     cycle->fail_everything("the engine was shut down without an answer from the coordinator", true);
   }
+  tell_ended();
+}
+
+void Engine::tell_ended() {
+  if (!status_.has_ended) return;
+  std::vector<Ended> all = submission_.lock()->take_ended();
+  for (Ended& each : all) each.completion->completed(each.handle);
 }
 
 void Engine::sleep_until_needed() {

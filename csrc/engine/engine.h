@@ -9,6 +9,10 @@
 // When to announce: `cycle_time_ms` after the first tensor became ready, or earlier when the ready
 // bytes fill a fusion buffer or when a thread waits for a handle. With nothing to do all threads
 // sleep.
+//
+// An operation that has a Completion ends without anybody who waits for its handle. Who runs the
+// cycle in which it ends only notes that: the engine's own thread tells, when it has let go of the
+// cycle, so that who is told may do what it likes.
 #pragma once
 
 #include <chrono>
@@ -128,6 +132,7 @@ class Engine {
   void finish_device_timeline();
 
   // The engine's own thread.
+  void tell_ended();
   void start_timeline_at_init();
   void run();
   void sleep_until_needed();

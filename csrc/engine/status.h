@@ -12,9 +12,10 @@ struct EngineStatus {
   std::atomic<bool> device_is_busy{false};  // it was seen so last, and is set when it gets work
   // Both are set with the lock of the submission, where the reason is: nobody sees one without the
   // other.
-  std::atomic<bool> failed{false};   // the engine has ended by an error
-  std::atomic<bool> stopped{false};  // it has ended, and all operations with it
-  std::atomic<bool> abandon{false};  // shutdown has waited long enough
+  std::atomic<bool> failed{false};     // the engine has ended by an error
+  std::atomic<bool> stopped{false};    // it has ended, and all operations with it
+  std::atomic<bool> abandon{false};    // shutdown has waited long enough
+  std::atomic<bool> has_ended{false};  // operations have, of which somebody is to be told
 };
 
 }  // namespace autotune

@@ -92,6 +92,26 @@ TEST(records_tell_steps_that_the_script_ends_from_those_that_were_found) {
   for (size_t i = 0; i < 5; ++i) CHECK_EQUAL(records[i].is_explicit, i >= 3);
 }
 
+TEST(operations_that_nobody_waits_for_are_exposed_after_the_last_hand_over) {
+  StepTracker tracker{StepTracker::TimePoint{}};
+  StepTracker::TimePoint now{};
+  const auto end = [&] { return tracker.end(now += 1ms, 0, 0).exposed_us; };
+  tracker.hand_over(now += 1ms);
+  tracker.complete(0, now += 1ms);  // while the script goes on: another one follows
+  tracker.hand_over(now += 1ms);
+  tracker.complete(0, now += 3ms);
+  tracker.complete(0, now += 4ms);
+  CHECK_EQUAL(end(), 7000.0);
+  CHECK_EQUAL(end(), 0.0);
+  tracker.hand_over(now += 1ms);
+  tracker.complete(1, now += 2ms);  // of an earlier step
+  CHECK_EQUAL(end(), 0.0);
+  tracker.hand_over(now += 1ms);
+  tracker.add_exposed(5ms);  // a thread has waited, too
+  tracker.complete(3, now += 2ms);
+  CHECK_EQUAL(end(), 7000.0);
+}
+
 TEST(short_steps_of_which_only_the_later_are_explicit_do_not_merge) {
   StepTracker tracker{StepTracker::TimePoint{}};
   StepTracker::TimePoint now{};

@@ -29,8 +29,11 @@ LAYERS = {
     "comm": ("common",),
     "engine": ("common", "control", "comm"),
     "bindings": ("common", "control", "comm", "engine"),
+    "tensorflow": ("common", "bindings"),
 }
-ENGINE_IMPORTERS = re.compile(r"horovod/(common|tuning/session|torch|runner/probe)\b")
+ENGINE_IMPORTERS = re.compile(
+    r"horovod/(common|tuning/session|torch|tensorflow/library|runner/probe)\b"
+)
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 PYTHON = re.compile(r"^(Python\.h|pybind11/)")

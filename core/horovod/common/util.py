@@ -18,7 +18,7 @@ from horovod.common import basics as _basics
 
 T = TypeVar("T")
 
-EXTENSIONS = ("torch",)
+EXTENSIONS = ("torch", "tensorflow")
 """Frameworks that this build serves."""
 
 

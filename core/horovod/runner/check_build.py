@@ -21,13 +21,13 @@ Entry = tuple[str, bool, str]
 
 _NO_SSH = "on this host only: no ssh on PATH"
 
-_NEVER = "not part of this package: use PyTorch, with MPI or without"
+_NEVER = "not part of this package: use PyTorch or TensorFlow, with MPI or without"
 
 
 def report() -> str:
     """Return the whole text. **Local.**"""
     build = engine_build()
-    frameworks = [("TensorFlow", False, ""), _torch(), ("MXNet", False, "")]
+    frameworks = [_tensorflow(), _torch(), ("MXNet", False, "")]
     controllers = [_mpi(build), _gloo(build)]
     operations = [
         _nccl(build),
@@ -53,8 +53,16 @@ def format_report(groups: Sequence[Sequence[Entry]]) -> str:
         lines += [f"    [{'X' if present else ' '}] {name}" for name, present, _ in entries]
     notes = [f"    {name}: {note}" for group in groups for name, _, note in group if note]
     absent = sorted({name for group in groups for name, present, note in group if not note})
-    absent = [name for name in absent if name in ("TensorFlow", "MXNet", "DDL", "CCL")]
+    absent = [name for name in absent if name in ("MXNet", "DDL", "CCL")]
     return "\n".join([*lines, "", "Details:", *notes, f"    {', '.join(absent)}: {_NEVER}"])
+
+
+def _tensorflow() -> Entry:
+    spec = util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:  # a folder of that name is none
+        return "TensorFlow", False, "not installed: pip install tensorflow, or tensorflow-cpu"
+    found = metadata.packages_distributions().get("tensorflow", ["tensorflow"])
+    return "TensorFlow", True, f"version {metadata.version(found[0])}"
 
 
 def _torch() -> Entry:

@@ -8,10 +8,13 @@ says where its steps end; what rank 0 does with them is in ``session``.
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.service.session import PUMP_SECONDS
 from autotune.service.step_source import StepSource
 from horovod.common import basics
 from horovod.common.joining import OpenStore
@@ -80,6 +83,29 @@ def optimizer_synchronized(number: int) -> None:
 def tick() -> None:
     """**Local.** Serve the tuner now and then; called after every wait."""
     _session.tick()
+
+
+def serve_from_a_thread() -> None:
+    """**Local.** Serve the tuner from a thread of its own, as long as there is one.
+
+    For front ends whose operations nobody waits for: no thread of the script calls ``tick`` there.
+    """
+    session = _session
+    if not session.is_served or session in _served:
+        return
+    _served.clear()
+    _served.append(session)
+    threading.Thread(target=_serve, args=(session,), name="horovod.autotune", daemon=True).start()
+
+
+_served: list[Session] = []
+"""The session that has a thread, if one has."""
+
+
+def _serve(session: Session) -> None:
+    while session.is_served:
+        session.tick()
+        time.sleep(PUMP_SECONDS)
 
 
 def step(samples: int | None = None) -> None:

@@ -15,7 +15,7 @@ namespace {
 void make_result(TensorEntry& entry, int64_t rows) {
   Handle& handle = *entry.handle;
   handle.result_bytes = rows * row_bytes_of(entry.request);
-  handle.result.reset(new char[static_cast<size_t>(handle.result_bytes)], MessageDeleter());
+  handle.result = message_memory(handle.result_bytes);
   handle.result_shape = entry.request->shape;
   handle.result_shape[0] = rows;
 }
@@ -24,7 +24,7 @@ void make_result(TensorEntry& entry, int64_t rows) {
 
 char* HostExecutor::Buffer::reserve(int64_t bytes) {
   if (bytes > capacity_) {
-    data_.reset(new char[static_cast<size_t>(bytes)]);
+    data_ = message_memory(bytes);
     capacity_ = bytes;
   }
   return data_.get();

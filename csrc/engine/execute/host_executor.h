@@ -40,7 +40,7 @@ class HostExecutor {
     char* reserve(int64_t bytes);
 
    private:
-    std::unique_ptr<char[], MessageDeleter> data_;
+    MessageMemory data_;
     int64_t capacity_ = 0;
   };
 

@@ -1,6 +1,7 @@
 // One tensor on its way through the engine, and the handle by which its owner waits for it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -29,6 +30,23 @@ struct Handle {
   int32_t value = 0;
 };
 
+// Is told how an operation ended, in place of a thread that waits for its handle.
+class Completion {
+ public:
+  // `is_awaited`: a thread of the script sleeps until it has been told.
+  explicit Completion(bool awaited) : is_awaited(awaited) {}
+  virtual ~Completion() = default;
+  Completion(const Completion&) = delete;
+  Completion& operator=(const Completion&) = delete;
+
+  // By the engine's own thread, without a lock: it may hand over operations. `handle` is done, and
+  // nobody else has it.
+  virtual void completed(const Handle& handle) = 0;
+
+  const bool is_awaited;
+  std::chrono::steady_clock::time_point handed_over{};
+};
+
 // How far negotiation has come.
 enum class Stage : uint8_t { queued, announced, answered };
 
@@ -43,6 +61,14 @@ struct TensorEntry {
   int64_t announced_slot = -1;
   Stage stage = Stage::queued;
   Handle* handle = nullptr;  // it is nullptr for the zeros of a rank that has joined
+  // Not nullptr: nobody waits for the handle, which is released when it has been told.
+  std::shared_ptr<Completion> completion;
+};
+
+// An operation that has ended, and who is to be told.
+struct Ended {
+  std::shared_ptr<Completion> completion;
+  Handle handle;
 };
 
 // An operation of this rank, from enqueue until it is complete and its handle is released.

@@ -73,4 +73,10 @@ void InFlightTable::erase(const TensorEntry& entry) {
   by_name_.erase(by_name_.find(entry.request.key()));  // not by key: it lies in the entry
 }
 
+void InFlightTable::erase_with_handle(const TensorEntry& entry) {
+  const auto found = by_name_.find(entry.request.key());
+  release(found->second->number);
+  by_name_.erase(found);
+}
+
 }  // namespace autotune

@@ -37,12 +37,8 @@ class InFlightTable {
 
   // The operation is complete: it goes, its handle stays.
   void erase(const TensorEntry& entry);
-  // All go. Calls `act(operation)` for each.
-  template <typename Act>
-  void erase_all(Act&& act) {
-    for (auto& [name, operation] : by_name_) act(*operation);
-    by_name_.clear();
-  }
+  // The same, and its handle with it.
+  void erase_with_handle(const TensorEntry& entry);
   // Calls `act(entry)` for each, which may erase it.
   template <typename Act>
   void for_each(Act&& act) {

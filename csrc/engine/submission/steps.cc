@@ -101,6 +101,7 @@ void StepTracker::add_operation(const SharedRequest& request) {
 }
 
 StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_step) {
+  if (completed_ > handed_over_) add_exposed(completed_ - handed_over_);
   StepRecord record;
   record.step = step_;
   record.count = 1;
@@ -116,6 +117,7 @@ StepRecord StepTracker::end(TimePoint now, int64_t epoch, int64_t epoch_first_st
   ++step_;
   step_start_ = now;
   exposed_us_ = 0;
+  handed_over_ = completed_ = {};
   payload_bytes_ = 0;
   samples_ = 0;
   hash_ = 0;

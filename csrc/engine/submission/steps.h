@@ -73,6 +73,10 @@ class StepTracker {
   // The script says so of the step in progress.
   void add_samples(int64_t count) { samples_ += count; }
   void add_exposed(std::chrono::duration<double, std::micro> time) { exposed_us_ += time.count(); }
+  // Of operations for which no thread waits: what is exposed of them is the time from the last hand
+  // over to the last completion, in which the step has nothing else to communicate.
+  void hand_over(TimePoint now) { handed_over_ = now; }
+  void complete(int64_t step, TimePoint now) { completed_ = step == step_ ? now : completed_; }
 
   // The step ends now; `epoch` has been in force since step `epoch_first_step`. Its record is to be
   // appended, at once or when more is known of it, in order.
@@ -99,6 +103,7 @@ class StepTracker {
   TimePoint step_start_;
   TimePoint last_drain_{};
   double exposed_us_ = 0;
+  TimePoint handed_over_{}, completed_{};  // last, in this step
   int64_t payload_bytes_ = 0;
   int64_t samples_ = 0;
   uint64_t hash_ = 0;

@@ -6,7 +6,7 @@
 namespace autotune {
 
 Submission::Submission(int rank, int size, const Params& params, Timeline& timeline,
-                       const EngineStatus& status)
+                       EngineStatus& status)
     : rank_(rank),
       timeline_(timeline),
       status_(status),
@@ -38,10 +38,39 @@ int64_t Submission::take(TensorEntry* entries, size_t count, Clock::time_point n
     TensorEntry& entry = each->entry;
     steps_.add_operation(entry.request);
     entry.step = steps_.current_step();
+    if (entry.completion) hand_over(entry, now);
     unannounced_.push_back(&entry);
     unannounced_bytes_ += entry.request->wire_bytes();
   }
   return first;
+}
+
+// Of an operation for whose handle nobody waits.
+void Submission::hand_over(TensorEntry& entry, Clock::time_point now) {
+  entry.completion->handed_over = now;
+  if (entry.completion->is_awaited) {
+    ++waiting_threads_;
+  } else if (moves_data(entry.request->operation)) {
+    steps_.hand_over(now);
+  }
+}
+
+// It has ended.
+void Submission::tell_later(TensorEntry& entry) {
+  const auto now = Clock::now();
+  if (entry.completion->is_awaited) {
+    end_wait(now - entry.completion->handed_over);
+  } else if (moves_data(entry.request->operation)) {
+    steps_.complete(entry.step, now);
+  }
+  ended_.push_back({std::move(entry.completion), std::move(*entry.handle)});
+  status_.has_ended = true;
+  operations_.erase_with_handle(entry);
+}
+
+std::vector<Ended> Submission::take_ended() {
+  status_.has_ended = false;
+  return std::exchange(ended_, {});
 }
 
 void Submission::release(int64_t number) {
@@ -118,6 +147,7 @@ void Submission::end(TensorEntry& entry, const std::string& error) {
   handle.done = true;
   handle.error = error;
   if (handle.released) handle.device_result = {};
+  if (entry.completion) return tell_later(entry);
   operations_.erase(entry);
 }
 
@@ -141,10 +171,7 @@ std::string Submission::closed_error(const Request& request) const {
 }
 
 void Submission::end_all() {
-  operations_.erase_all([this](InFlight& operation) {
-    operation.handle.done = true;
-    operation.handle.error = closed_error(operation.entry.request);
-  });
+  operations_.for_each([this](TensorEntry& entry) { end(entry, closed_error(entry.request)); });
   clear_unannounced();
 }
 

@@ -43,8 +43,7 @@ class Submission {
   using Clock = std::chrono::steady_clock;
 
   // `timeline` and `status` outlive this.
-  Submission(int rank, int size, const Params& params, Timeline& timeline,
-             const EngineStatus& status);
+  Submission(int rank, int size, const Params& params, Timeline& timeline, EngineStatus& status);
 
   // ------------------------------------------------------------ of threads of the script
 
@@ -54,6 +53,8 @@ class Submission {
   const InFlightTable& operations() const { return operations_; }
   DeviceStreams& streams() { return streams_; }
   void release(int64_t number);
+  // Operations that have ended and have a Completion, which has not been told yet.
+  std::vector<Ended> take_ended();
   // Orders `stream` after `count` complete operations from number `first` on, and releases them.
   // Returns the first error, "" without one.
   std::string settle(int64_t first, int64_t count, DeviceStream stream);
@@ -127,14 +128,17 @@ class Submission {
 
  private:
   std::string closed_error(const Request& request) const;
+  void hand_over(TensorEntry& entry, Clock::time_point now);
+  void tell_later(TensorEntry& entry);
   void end_step_now(Clock::time_point now);
   void append_device_steps();
 
   const int rank_;
   Timeline& timeline_;
-  const EngineStatus& status_;
+  EngineStatus& status_;
 
   InFlightTable operations_;
+  std::vector<Ended> ended_;
   std::vector<TensorEntry*> unannounced_;  // they are some of those
   int64_t unannounced_bytes_ = 0;
   Clock::time_point first_unannounced_{};

@@ -1,0 +1,31 @@
+"""Horovod's TensorFlow API: ``import horovod.tensorflow as hvd``."""
+
+from __future__ import annotations
+
+from horovod.tensorflow import library as _library  # first: says what is missing  # noqa: F401
+
+# isort: split
+from horovod.common.basics import *  # noqa: F403
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.process_sets import *  # noqa: F403
+from horovod.tensorflow import autotune
+from horovod.tensorflow import mpi_ops as _mpi_ops
+from horovod.tensorflow import operations as _operations
+from horovod.tensorflow.mpi_ops import *  # noqa: F403
+from horovod.tensorflow.mpi_ops import (
+    _allreduce as _allreduce,
+)
+from horovod.tensorflow.mpi_ops import (
+    _grouped_allreduce as _grouped_allreduce,
+)
+from horovod.tensorflow.mpi_ops import (
+    _grouped_reducescatter as _grouped_reducescatter,
+)
+from horovod.tensorflow.mpi_ops import (
+    _reducescatter as _reducescatter,
+)
+from horovod.tensorflow.operations import *  # noqa: F403
+
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "autotune"]
+__all__ += sorted({*_mpi_ops.__all__, *_operations.__all__})
+__all__.sort()
