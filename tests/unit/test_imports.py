@@ -22,16 +22,13 @@ def module_name(path: Path, package: str) -> str:
 
 def imported(source: str) -> Iterator[tuple[str, str]]:
     """Yield (module, name in it or "") of every import that is made at run time."""
-    tree = ast.parse(source)
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in for_types:
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
+        if not isinstance(node, ast.expr):  # an import is a statement
+            nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

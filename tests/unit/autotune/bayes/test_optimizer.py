@@ -283,14 +283,14 @@ def only_fusion(seed: int):
 
 def test_a_parameter_without_effect_keeps_its_default():
     kept = 0
-    for seed in range(8):
+    for seed in range(5):
         optimizer = new(seed)
         run(optimizer, only_fusion(seed), 14)
         simple = optimizer.simplified(optimizer.incumbent().params)
         assert simple.params.fusion_threshold_bytes < 2**25
         assert "fusion_threshold_bytes" not in simple.no_effect
         kept += simple.params.cycle_time_ms == CommParams().cycle_time_ms
-    assert kept >= 6
+    assert kept >= 4
 
 
 def test_what_has_an_effect_is_not_simplified_away():
