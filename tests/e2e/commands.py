@@ -18,6 +18,7 @@ from horovod.runner.become import SESSION_PLACE
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("job.py")
 SETTINGS_JOB = Path(__file__).with_name("settings_job.py")
+WEIGHTS_JOB = Path(__file__).with_name("weights.py")
 FAST = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",

@@ -116,8 +116,7 @@ def e2e(environ: Environ) -> Counts:
     """
     several = ("tests/e2e/starting", "tests/e2e/endings")
     alone = pytest("e2e", environ, 900, *(f"--ignore={folder}" for folder in several))
-    options = (several[1], "-n", "3", "--dist", "loadgroup")
-    return alone + pytest("e2e/starting", environ, 600, *options)
+    return alone + pytest("e2e/starting", environ, 600, several[1], "-n", "3")
 
 
 def browser(environ: Environ) -> Counts:

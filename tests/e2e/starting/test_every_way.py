@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 
 import horovod
-from e2e.commands import Commands, wait_until
+from e2e.commands import WEIGHTS_JOB, Commands, wait_until
 from e2e.processes import alive
 
-SCRIPT = Path(__file__).parents[1] / "weights.py"
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 FOREVER = "1000000000"
 
@@ -72,7 +71,7 @@ def start_ranks(
     commands: Commands, variables: Callable[[int], dict[str, str]], *words: str
 ) -> list[subprocess.Popen[str]]:
     """Start two processes as a launcher does that only sets ``variables``."""
-    words = (sys.executable, str(SCRIPT), str(commands.folder), *words)
+    words = (sys.executable, str(WEIGHTS_JOB), str(commands.folder), *words)
     return [commands.start(*words, **variables(rank)) for rank in (0, 1)]
 
 
@@ -80,17 +79,6 @@ def finish(process: subprocess.Popen[str], limit_s: float = 60) -> str:
     _, err = process.communicate(timeout=limit_s)
     assert process.returncode == 0, err
     return err
-
-
-@pytest.fixture(scope="module")
-def by_mpirun(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the ranks of the script say when mpirun starts them."""
-    commands = Commands(tmp_path_factory.mktemp("mpirun"))
-    result = commands.run(
-        "mpirun", "-np", "2", "--bind-to", "none", sys.executable, SCRIPT, commands.folder
-    )
-    assert result.returncode == 0, result.stderr
-    return commands.ranks(2)
 
 
 def check(ranks: list[dict[str, Any]], by_mpirun: list[dict[str, Any]]) -> None:
@@ -107,7 +95,7 @@ def test_horovodrun_without_mpi(commands: Commands, by_mpirun: list[dict[str, An
     words = ["-np", "2", "-H", "localhost:2", "--network-interface", "lo", "--start-timeout=50"]
     result = commands.run(
         *("horovodrun", "--gloo", *words, "--gloo-timeout-seconds", "50"),
-        *(sys.executable, SCRIPT, commands.folder),
+        *(sys.executable, WEIGHTS_JOB, commands.folder),
     )
     assert (result.returncode, result.stderr) == (0, "")
     check(commands.ranks(2), by_mpirun)
@@ -117,7 +105,7 @@ def test_torchrun_beside_the_scripts_own_torch_distributed(
     commands: Commands, by_mpirun: list[dict[str, Any]]
 ) -> None:
     result = commands.run(
-        *(TORCHRUN, "--standalone", "--nproc-per-node", "2", SCRIPT, commands.folder),
+        *(TORCHRUN, "--standalone", "--nproc-per-node", "2", WEIGHTS_JOB, commands.folder),
         WITH_TORCH_DISTRIBUTED="1",
     )
     assert result.returncode == 0, result.stderr
@@ -131,7 +119,7 @@ def test_torchruns_ranks_meet_anew_when_it_restarts_them(commands: Commands) -> 
         "import os, sys, torch, horovod.torch as hvd; hvd.init()\n"
         "total = hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist()\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os._exit(3)\n"
-        "print(hvd.rank(), total, flush=True)\n"
+        "os.write(1, f'{hvd.rank()} {total}\\n'.encode())\n"
     )
     script = commands.folder / "restarted.py"
     script.write_text(code)
@@ -180,7 +168,7 @@ def test_a_machine_without_an_mpi_says_once_that_it_does_without(
 ) -> None:
     (commands.folder / "empty").touch()
     none = {"MPI4PY_LIBMPI": str(commands.folder / "empty")}
-    words = ["-np", "2", sys.executable, SCRIPT, commands.folder]
+    words = ["-np", "2", sys.executable, WEIGHTS_JOB, commands.folder]
     result = commands.run("horovodrun", *words, **none)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("\n") == 1
@@ -192,7 +180,7 @@ def test_a_machine_without_an_mpi_says_once_that_it_does_without(
 
 
 def test_a_rank_that_is_killed_ends_the_job_without_mpi(commands: Commands) -> None:
-    words = ["--gloo", "-np", "2", sys.executable, SCRIPT, commands.folder, FOREVER]
+    words = ["--gloo", "-np", "2", sys.executable, WEIGHTS_JOB, commands.folder, FOREVER]
     process = commands.start("horovodrun", *words)
     files = [commands.folder / f"pid-{rank}" for rank in (0, 1)]
     wait_until(lambda: all(file.exists() and file.read_text() for file in files))
