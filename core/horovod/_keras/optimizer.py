@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from horovod._keras.support import Reduction, support_of
-from horovod.common.gradients import Options, next_number
+from horovod.common.gradients import Options, next_number, underlying
 from horovod.common.reduce_ops import Adasum
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def wrap(optimizer: Any, options: Options, name: str | None = None) -> Any:
         "__qualname__": own.__qualname__,
         "__doc__": own.__doc__,
         "_horovod_make": staticmethod(
-            lambda: support.make_reduction(options, next_number("optimizer"))
+            lambda: support.make_reduction(options, next_number("optimizer", options.process_set))
         ),
     }
     wrapped: Any = object.__new__(type(own.__name__, (added, own), members))
@@ -245,9 +245,12 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """**Local.** Return all variables of ``optimizer``."""
+    """**Local.** Return all variables of ``optimizer``; tf-keras does not count those of rates."""
     found = optimizer.variables
-    return list(found() if callable(found) else found)
+    found = list(found() if callable(found) else found)
+    known = {id(underlying(variable)) for variable in found}
+    rates = [getattr(optimizer, "_learning_rate", None), *getattr(optimizer, "_hyper", {}).values()]
+    return found + [r for r in rates if hasattr(r, "assign") and id(underlying(r)) not in known]
 
 
 def _kind(own: type) -> type[Distributed]:

@@ -160,16 +160,20 @@ class _Reductions:
     def __init__(self) -> None:
         self.exist = False
         self.is_watched = False
-        self.numbers: Counter[str] = Counter()
+        self.numbers: Counter[tuple[str, int | None]] = Counter()
 
 
 _reductions = _Reductions()
 
 
-def next_number(kind: str) -> int:
-    """**Local**, every rank alike. Return how many of this ``kind`` there were before."""
-    number = _reductions.numbers[kind]
-    _reductions.numbers[kind] += 1
+def next_number(kind: str, process_set: ProcessSet) -> int:
+    """**Local**, every member of ``process_set`` alike. Return how many of a kind there were.
+
+    Other ranks may have had more or fewer: a number is part of names among the members.
+    """
+    key = kind, process_set.process_set_id
+    number = _reductions.numbers[key]
+    _reductions.numbers[key] += 1
     return number
 
 

@@ -1,4 +1,4 @@
-"""Horovod's API for Keras on PyTorch: ``import horovod.keras as hvd``."""
+"""Horovod's API for Keras, on TensorFlow or PyTorch: ``import horovod.keras as hvd``."""
 
 from __future__ import annotations
 

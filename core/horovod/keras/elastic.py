@@ -7,6 +7,6 @@ from typing import NoReturn
 
 def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
-        f"horovod.keras.elastic.{name} is not in this version: jobs have a fixed size; save "
-        "checkpoints and start the job again instead"
+        f"horovod.keras.elastic.{name} is not in this version: jobs have a fixed size; "
+        "save checkpoints and start the job again instead"
     )

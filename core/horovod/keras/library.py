@@ -22,13 +22,17 @@ def _front_of(backend: str) -> Any:
     Raises:
         ImportError: Keras calculates with another one.
     """
+    if backend == "tensorflow":
+        from horovod.keras import on_tensorflow
+
+        return on_tensorflow
     if backend == "torch":
         from horovod.keras import on_torch
 
         return on_torch
     raise ImportError(
-        f"horovod.keras: Keras's backend is {backend}; only PyTorch is served in this version: set "
-        "KERAS_BACKEND=torch"
+        f"horovod.keras: Keras's backend is {backend}; only TensorFlow and PyTorch are served: set "
+        "KERAS_BACKEND to tensorflow or torch"
     )
 
 

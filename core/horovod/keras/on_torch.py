@@ -133,7 +133,7 @@ class Reduction:
         watch = _watches.get(self._label)
         if watch is None:
             members = options.process_set
-            watch = Watch([variables[i] for i in wanted], members, next_number("watch"))
+            watch = Watch([variables[i] for i in wanted], members, next_number("watch", members))
             _watches.keep(self._label, watch)
         watch.look()
         groups = positions_of_groups(options.groups, variables, wanted)

@@ -8,9 +8,13 @@ from horovod.tensorflow import library as _library  # first: says what is missin
 from horovod.common.basics import *  # noqa: F403
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.process_sets import *  # noqa: F403
-from horovod.tensorflow import autotune
+from horovod.tensorflow import autotune, elastic
+from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import mpi_ops as _mpi_ops
 from horovod.tensorflow import operations as _operations
+from horovod.tensorflow import tape as _tape
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.functions import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from horovod.tensorflow.mpi_ops import (
     _allreduce as _allreduce,
@@ -25,7 +29,18 @@ from horovod.tensorflow.mpi_ops import (
     _reducescatter as _reducescatter,
 )
 from horovod.tensorflow.operations import *  # noqa: F403
+from horovod.tensorflow.optimizer import DistributedOptimizer
+from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+from horovod.tensorflow.tape import *  # noqa: F403
 
-__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "autotune"]
-__all__ += sorted({*_mpi_ops.__all__, *_operations.__all__})
+__all__ = [
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "SyncBatchNormalization",
+    "autotune",
+    "elastic",
+]
+__all__ += sorted({*_mpi_ops.__all__, *_operations.__all__, *_functions.__all__, *_tape.__all__})
 __all__.sort()

@@ -18,6 +18,7 @@ from horovod.common import basics as _basics
 from horovod.common import process_sets as _process_sets
 from horovod.common.basics import *  # noqa: F403
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
+from horovod.common.gradients import warn_at_exit
 from horovod.common.operation import set_number
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.process_sets import *  # noqa: F403
@@ -34,6 +35,7 @@ from horovod.common.reduce_ops import (
 )
 from horovod.common.util import num_rank_is_power_2 as check_num_rank_power_of_2
 from horovod.tensorflow import library as _library
+from horovod.tensorflow.tracing import refuse_xla
 from horovod.tuning import autotuning as _autotuning
 
 __all__ = [
@@ -82,6 +84,7 @@ def init(comm: object = None, process_sets: object = None) -> None:
     _autotuning.init(comm, process_sets)
     _autotuning.serve_from_a_thread()  # no thread of a graph's calls here
     _library.say_that_gpus_are_staged()
+    warn_at_exit()
 
 
 def shutdown() -> None:
@@ -358,6 +361,8 @@ def _run(
     number = set_number(process_set)
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     eager = tf.executing_eagerly()
+    if not eager:
+        refuse_xla(f"hvd.{operation}")
     if eager:
         attributes["tensor_name"] = name or ""
     elif name is not None and ignore_name_scope:

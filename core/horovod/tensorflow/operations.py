@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from horovod.common.gradients import note_reduction
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average, Sum, resolve_op
+from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     _allreduce,
     _grouped_allreduce,
@@ -35,24 +37,12 @@ __all__ = [
 ]
 
 
-class _NoCompression:
-    """What travels is the tensor itself."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, None]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: None) -> Any:
-        return tensor
-
-
 def allreduce(
     tensor: Any,
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = _NoCompression,
+    compression: type[Compressor] = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -88,6 +78,7 @@ def allreduce(
             down.
     """
     op = resolve_op(op, average)
+    note_reduction()
     how: dict[str, Any] = {"process_set": process_set, "ignore_name_scope": ignore_name_scope}
     if isinstance(tensor, tf.IndexedSlices):
         with tf.device(device_sparse):
@@ -113,7 +104,7 @@ def grouped_allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = _NoCompression,
+    compression: type[Compressor] = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -127,6 +118,7 @@ def grouped_allreduce(
     """
     tensors = list(tensors)
     op = resolve_op(op, average)
+    note_reduction()
     how: dict[str, Any] = {"process_set": process_set, "ignore_name_scope": ignore_name_scope}
     sparse = [i for i, each in enumerate(tensors) if isinstance(each, tf.IndexedSlices)]
     dense = [i for i in range(len(tensors)) if i not in set(sparse)]
@@ -161,7 +153,7 @@ def grouped_allreduce(
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
-    compression: Any = _NoCompression,
+    compression: type[Compressor] = Compression.none,
     op: int = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -196,7 +188,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
-    compression: Any = _NoCompression,
+    compression: type[Compressor] = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))  # what tests share: "tensorflow" is another package
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pytest
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
-from tiers.between_ranks import OF_THE_LAUNCHER, abort
+from tiers.between_ranks import OF_THE_LAUNCHER, abort, use_own_temporary_folder
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", "default")  # frameworks' own are not ours to mend
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
         if name not in OF_THE_LAUNCHER:
             del os.environ[name]
@@ -24,6 +28,7 @@ def pytest_configure() -> None:
         int(os.environ.get("INTER_OP_THREADS", "2"))
     )
     hvd.init()
+    use_own_temporary_folder(hvd.rank())
 
 
 def _abort(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -1,0 +1,73 @@
+"""Horovod's API for ``tf.keras``: ``import horovod.tensorflow.keras as hvd``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+from horovod._keras.api import (
+    DistributedOptimizer,
+    PartialDistributedOptimizer,
+    broadcast_global_variables,
+    load_model_by,
+)
+from horovod.common import basics as _basics
+from horovod.common import process_sets as _process_sets
+from horovod.common.basics import *  # noqa: F403
+from horovod.common.process_sets import *  # noqa: F403
+from horovod.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from horovod.tensorflow import autotune, init, shutdown
+from horovod.tensorflow import keras_support as _keras_support  # noqa: F401
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.keras import callbacks, elastic
+from horovod.tensorflow.keras.values import allgather, allreduce, broadcast, reducescatter
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "PartialDistributedOptimizer",
+    "Product",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "autotune",
+    "broadcast",
+    "broadcast_global_variables",
+    "callbacks",
+    "elastic",
+    "init",
+    "load_model",
+    "reducescatter",
+    "shutdown",
+]
+__all__ += _basics.__all__
+__all__ += _process_sets.__all__
+__all__.sort()
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: type[Compressor] = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """**Local**, every rank alike. Return a saved model with a distributed optimizer.
+
+    Args:
+        filepath: Of the model, saved with or without Horovod.
+        custom_optimizers: Classes of optimizers that are not Keras's own.
+        custom_objects: {name: class or function} of anything else.
+        compression: How gradients travel.
+        legacy_opts: Accepted for compatibility: a file says what its optimizer is.
+
+    Raises:
+        ValueError: As Keras's ``load_model``.
+    """
+    load = tf.keras.models.load_model
+    return load_model_by(load, filepath, custom_optimizers, custom_objects, compression)
