@@ -30,7 +30,7 @@ GPU_SIZES = (2, 4)
 TENSORFLOW_TRAINING = tuple(
     f"tensorflow/ranks/test_{name}.py" for name in ("fit", "optimizer", "tape")
 )
-"""Those of tests/tensorflow that train: also on 4 ranks, and with tf-keras in place of Keras 3."""
+"""Those of tests/tensorflow that train: also with tf-keras in place of Keras 3."""
 
 
 def run(argv: Sequence[str | Path], environ: Environ, limit_s: float) -> int:
@@ -163,22 +163,26 @@ def parallel(environ: Environ) -> Counts:
 def tensorflow(environ: Environ) -> Counts:
     """Run tests/tensorflow in an environment of its own: on ranks, then whole jobs.
 
-    On 2 ranks everything, with MPI; what trains also with tf-keras, and on 4 ranks, without MPI.
+    On 2 ranks everything, with MPI; without it what trains with tf-keras and, on 4 ranks, what
+    compares its weights with those of one process.
     """
     python = tensorflow_environment.python()
     environ = tensorflow_environment.environment(environ)
     tcp = {**environ, "TRANSPORT": "tcp"}
     legacy = {**tcp, "TF_USE_LEGACY_KERAS": "1"}
-    training = [name for name in TENSORFLOW_TRAINING if Path("tests", name).exists()]
-    counts = ranks("tensorflow/on_torch", 2, environ, 300, python=python)
-    if training:
-        counts += ranks("tensorflow-tf-keras", 2, legacy, 300, *training, python=python)
-        counts += ranks("tensorflow-training", 4, tcp, 300, *training, python=python)
-    if Path("tests/tensorflow/ranks").exists():
-        counts += ranks("tensorflow/ranks", 2, environ, 300, python=python)
-        not_jobs = ("--ignore=tests/tensorflow/ranks", "--ignore=tests/tensorflow/on_torch")
-        counts += pytest("tensorflow", environ, 600, *not_jobs, python=python)
-    return counts
+    training = TENSORFLOW_TRAINING
+    same = ("-k", "whole_batch")
+    not_jobs = ("--ignore=tests/tensorflow/ranks", "--ignore=tests/tensorflow/on_torch")
+    return sum(
+        (
+            ranks("tensorflow/ranks", 2, environ, 300, python=python),
+            ranks("tensorflow-tf-keras", 2, legacy, 300, *training, python=python),
+            ranks("tensorflow-training", 4, tcp, 300, *training, options=same, python=python),
+            ranks("tensorflow/on_torch", 2, environ, 300, python=python),
+            pytest("tensorflow", environ, 600, *not_jobs, python=python),
+        ),
+        Counts(),
+    )
 
 
 def ranks(
@@ -187,6 +191,7 @@ def ranks(
     environ: Environ,
     limit_s: float,
     *files: str,
+    options: Sequence[str] = (),
     python: str | Path = sys.executable,
 ) -> Counts:
     """Run tests/``folder``, or ``files``, under mpirun; with TRANSPORT=tcp without MPI."""
@@ -198,7 +203,7 @@ def ranks(
         command = [sys.executable, "tests/tiers/tcp_ranks.py", "-n", str(size)]
     command += [python, "tests/tiers/rank_pytest.py"]
     try:
-        code = run([*command, prefix.absolute(), *tests, "-q"], environ, limit_s)
+        code = run([*command, prefix.absolute(), *tests, "-q", *options], environ, limit_s)
     except subprocess.TimeoutExpired as error:
         return Counts(failed=1, note=f"{name}: no end within {error.timeout:.0f} s")
     return read_junit(sorted(RESULTS.glob(f"{name}-rank*.xml")), code, name)
