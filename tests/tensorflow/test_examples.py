@@ -31,8 +31,8 @@ def last_accuracy(output: str) -> float:
 
 @pytest.mark.parametrize("script", ["digits_tape.py", "digits_keras.py"])
 def test_an_example_learns_and_is_tuned_from_outside(script: str, commands: Commands) -> None:
-    done = train(script, 8, commands, HOROVOD_AUTOTUNE_LOG="log.csv", **FAST)
-    assert last_accuracy(done.stdout) > 85
+    done = train(script, 5, commands, HOROVOD_AUTOTUNE_LOG="log.csv", **FAST)
+    assert last_accuracy(done.stdout) > 80
     assert len((commands.folder / "log.csv").read_text().splitlines()) > 1
     assert list((commands.folder / "checkpoints").iterdir())
 
