@@ -1,5 +1,5 @@
 # make setup | demo | test | test-unit | test-simulated | test-engine | test-parallel | test-e2e
-#      test-tensorflow | test-browser | test-cluster | test-chaos | test-gpu | test-sites | wheel | wheel-autotune | sanitize | lint | format | clean
+#      test-tensorflow | test-browser | test-cluster | test-chaos | test-gpu | test-sites | test-clients | wheel | wheel-autotune | sanitize | lint | format | clean
 #
 # PYTHON       interpreter of the virtual environment (3.11 or newer)
 # TORCH        what pip installs as PyTorch; bring your own: make setup TORCH=./torch-...whl CONSTRAINTS=/dev/null
@@ -18,7 +18,7 @@ ENGINE_SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name 'CMakeL
 PACKAGES := $(shell find autotune core/horovod -name __init__.py)
 
 .PHONY: setup demo test lint format clean
-.PHONY: wheel wheel-autotune sanitize test-sites test-unit test-simulated test-engine test-parallel test-e2e test-tensorflow test-browser test-cluster test-chaos test-gpu
+.PHONY: wheel wheel-autotune sanitize test-sites test-clients test-unit test-simulated test-engine test-parallel test-e2e test-tensorflow test-browser test-cluster test-chaos test-gpu
 .DELETE_ON_ERROR:
 
 setup: .venv/engine.stamp
@@ -64,6 +64,11 @@ wheel-autotune: .venv/packages.stamp
 # Not part of `make test`: installs the binary wheel beside each MPI, and without any (see tests/sites).
 test-sites: setup .venv/wheel.stamp
 	timeout 1800 $(BIN)/python -m pytest tests/sites -q
+
+# Not part of `make test`: suites of clients and of the peer, from checkouts in the folder PEERS (see
+# tests/README.md).
+test-clients: setup
+	timeout 7200 $(BIN)/python -m pytest tests/clients -q -s --peers '$(PEERS)'
 
 # Not part of `make test`: see tests/README.md.
 sanitize: setup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -33,21 +34,41 @@ TENSORFLOW_TRAINING = tuple(
 """Those of tests/tensorflow that train: also with tf-keras in place of Keras 3."""
 
 
-def run(argv: Sequence[str | Path], environ: Environ, limit_s: float) -> int:
+def run(
+    argv: Sequence[str | Path],
+    environ: Environ,
+    limit_s: float,
+    folder: Path | None = None,
+    log: Path | None = None,
+) -> int:
     """Run ``argv`` in a session of its own and return its exit code.
+
+    Args:
+        argv: Program and arguments.
+        environ: Its environment.
+        limit_s: How long it may take, in seconds.
+        folder: Where it starts; None: here.
+        log: Gets its output; None: the terminal does.
 
     Raises:
         subprocess.TimeoutExpired: It did not end in ``limit_s`` seconds; all of it is killed.
     """
     words = [str(word) for word in argv]
     print("$", " ".join(words), flush=True)
-    process = subprocess.Popen(
-        words, env=dict(environ), stdin=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        return process.wait(limit_s)
-    finally:
-        _end(process)
+    with log.open("wb") if log else contextlib.nullcontext() as output:
+        process = subprocess.Popen(
+            words,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_s)
+        finally:
+            _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -42,14 +42,7 @@ def read_junit(paths: Iterable[Path], returncode: int, what: str) -> Counts:
             (a crash, a hang, nothing collected).
         what: Name of the run, for the note.
     """
-    verdicts: dict[str, str] = {}
-    order = {"passed": 0, "skipped": 1, "failed": 2}
-    for path in paths:
-        for case in ElementTree.parse(path).getroot().iter("testcase"):
-            name = f"{case.get('classname')}::{case.get('name')}"
-            verdict = _verdict(case)
-            verdicts[name] = max(verdicts.get(name, verdict), verdict, key=order.__getitem__)
-    values = list(verdicts.values())
+    values = list(verdicts(paths).values())
     counts = Counts(
         passed=values.count("passed"),
         failed=values.count("failed"),
@@ -59,6 +52,18 @@ def read_junit(paths: Iterable[Path], returncode: int, what: str) -> Counts:
         why = "no test was collected" if returncode == 5 else f"exit code {returncode}"
         counts = replace(counts, failed=1, note=f"{what}: {why}")
     return counts
+
+
+def verdicts(paths: Iterable[Path]) -> dict[str, str]:
+    """Return {test: "passed", "skipped" or "failed"}, the worst of what the JUnit files say."""
+    found: dict[str, str] = {}
+    order = {"passed": 0, "skipped": 1, "failed": 2}
+    for path in paths:
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            name = f"{case.get('classname')}::{case.get('name')}"
+            verdict = _verdict(case)
+            found[name] = max(found.get(name, verdict), verdict, key=order.__getitem__)
+    return found
 
 
 def _verdict(case: ElementTree.Element) -> str:
