@@ -14,6 +14,8 @@ import pytest
 
 from e2e.commands import FAST, Commands, wait_until
 
+pytestmark = pytest.mark.timeout(300)  # three ranks import TensorFlow on as few cores as there are
+
 HERE = Path(__file__).parent
 RANKS = [sys.executable, str(HERE.parent / "tiers/tcp_ranks.py"), "-n"]
 
@@ -30,7 +32,7 @@ def said(commands: Commands, size: int) -> list[str]:
 def test_a_job_is_tuned_with_no_line_for_it(kind: str, commands: Commands) -> None:
     log = commands.folder / "log.csv"
     output = commands.run(
-        *job(2, kind, commands), limit_s=110, HOROVOD_AUTOTUNE_LOG=str(log), **FAST
+        *job(2, kind, commands), limit_s=240, HOROVOD_AUTOTUNE_LOG=str(log), **FAST
     )
     assert output.returncode == 0, output.stderr
     assert said(commands, 2)[0] == "done", output.stderr
@@ -44,7 +46,7 @@ def test_a_job_is_tuned_with_no_line_for_it(kind: str, commands: Commands) -> No
 def test_a_killed_rank_fails_the_operations_of_the_others(commands: Commands) -> None:
     process = commands.start(*job(3, "endless", commands))
     files = [commands.folder / f"pid-{rank}" for rank in range(3)]
-    wait_until(lambda: all(file.exists() and file.read_text() for file in files), 60)
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files), 120)
     time.sleep(0.5)
     killed = time.monotonic()
     os.kill(int(files[1].read_text()), signal.SIGKILL)
@@ -57,7 +59,7 @@ def test_a_killed_rank_fails_the_operations_of_the_others(commands: Commands) ->
 
 
 def test_ranks_that_end_one_after_the_other_do_not_hang(commands: Commands) -> None:
-    output = commands.run(*job(3, "unequal", commands), limit_s=60)
+    output = commands.run(*job(3, "unequal", commands), limit_s=150)
     assert output.returncode == 0, output.stderr
     first, *others = said(commands, 3)
     assert first == "through"
@@ -68,6 +70,6 @@ def test_ranks_that_end_one_after_the_other_do_not_hang(commands: Commands) -> N
 def test_torch_and_tensorflow_communicate_in_one_process(commands: Commands) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch in this environment")
-    output = commands.run(*job(2, "mixed", commands), limit_s=100)
+    output = commands.run(*job(2, "mixed", commands), limit_s=150)
     assert output.returncode == 0, output.stderr
     assert said(commands, 2) == ["through"] * 2
