@@ -23,7 +23,8 @@ def test_every_exported_name_exists_and_is_sorted() -> None:
 
 def test_every_call_that_the_documents_name_exists() -> None:
     root = Path(__file__).parents[2]
-    for document in (root / "README.md", *(root / "docs").glob("*.md")):
+    documents = {root / "README.md", *(root / "docs").glob("*.md")}
+    for document in documents - {root / "docs" / "tensorflow.md"}:  # see tests/tensorflow
         for path in re.findall(r"\bhvd((?:\.\w+)+)", document.read_text(encoding="utf-8")):
             found = hvd
             for name in path.split(".")[1:]:

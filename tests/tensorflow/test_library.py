@@ -38,7 +38,7 @@ def test_without_tensorflow_in_the_process_it_says_what_is_missing() -> None:
         "import ctypes\n"
         f"library = ctypes.CDLL({str(LIBRARY)!r})\n"
         "library.horovod_tensorflow_problem.restype = ctypes.c_char_p\n"
-        "raise SystemExit(library.horovod_tensorflow_problem().decode() + '\\n')"
+        "raise SystemExit(library.horovod_tensorflow_problem().decode())"
     )
     assert "has not loaded libtensorflow_framework.so.2" in fails_with(code)
 
@@ -54,6 +54,7 @@ def test_a_tensorflow_that_does_not_fit_is_one_sentence() -> None:
         "class Other:\n"
         "    def horovod_tensorflow_problem(self): return b'it has no TF_Something'\n"
         "library._native = Other\n"
+        "library.load.cache_clear()\n"
         "library.load()"
     )
     line = fails_with(code)

@@ -367,9 +367,20 @@ def _run(
         attributes["tensor_name"] = name or ""
     elif name is not None and ignore_name_scope:
         attributes["tensor_name"] = name
-    node = None if eager else _node_name(name or f"Horovod{operation.title()}_{tensors[0].name}")
+    node = None if eager else _node_name(name or _name_of_node(operation, tensors[0]))
     run = getattr(_operations, f"horovod_{operation}")
     return run(tensors=tensors, process_set_id=number, eager=eager, name=node, **attributes)
+
+
+def _name_of_node(operation: str, tensor: Any) -> str:
+    """Return a name for a node to which the script gives none, the same on all ranks.
+
+    An eager tensor that a function captures is called by its number, and ranks may have made
+    different numbers of them.
+    """
+    place, _, own = tensor.name.partition(":")[0].rpartition("/")
+    is_number = own.partition("_")[0].isdigit()
+    return f"Horovod{operation.title()}_{place if is_number else tensor.name}".rstrip("_")
 
 
 def _node_name(name: str) -> str:
@@ -486,7 +497,10 @@ def _of_allgather(op: Any, *gradients: Any) -> list[Any]:
     means = manner.sums(_dense(gradients, op), Average)
     counts = tf.stack([tf.shape(tensor)[0] for tensor in op.inputs])
     (counts,) = manner.run("allgather", [counts[tf.newaxis]])
-    before = tf.reduce_sum(counts[: manner.process_set.rank()], 0)
+    # As of when it runs: the graph is the same on all ranks, also on the first one, which has no rows
+    # before its own and would leave the counts out.
+    is_before = tf.less(tf.constant(manner.process_set.ranks), rank_op())
+    before = tf.reduce_sum(counts * tf.cast(is_before, counts.dtype)[:, tf.newaxis], 0)
     return [
         tf.ensure_shape(mean[start : start + tf.shape(tensor)[0]], tensor.shape)
         for mean, tensor, start in zip(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +101,14 @@ def test_elastic_jobs_are_one_sentence(path: str) -> None:
     elastic = importlib.import_module(f"horovod.{path}.elastic")
     with pytest.raises(AttributeError, match=rf"horovod.{path}.elastic.run is not in this version"):
         _ = elastic.run
+
+
+def test_every_call_that_the_document_names_exists() -> None:
+    document = Path(__file__).parents[3] / "docs" / "tensorflow.md"
+    paths = set(re.findall(r"\bhvd((?:\.\w+)+)", document.read_text(encoding="utf-8")))
+    assert len(paths) > 15
+    for path in sorted(paths):
+        found: list[Any] = [hvd, horovod.tensorflow.keras]
+        for name in path.split(".")[1:]:
+            found = [getattr(one, name) for one in found if hasattr(one, name)]
+        assert found, f"hvd{path}"

@@ -70,6 +70,20 @@ def test_ranks_may_compute_from_other_constants(rank, size) -> None:
         assert step().numpy().tolist() == [size * (size - 1) / 2]
 
 
+def test_a_captured_tensor_has_the_same_name_on_ranks_that_have_made_others(rank, size) -> None:
+    for _ in range(7 * rank):
+        tf.ones([2]) + 1.0
+    captured = tf.ones([2])
+
+    @tf.function
+    def step():
+        return hvd.allreduce(captured, op=hvd.Sum), hvd.allgather(captured)
+
+    reduced, gathered = step()
+    assert reduced.numpy().tolist() == [size, size]
+    assert gathered.shape == (2 * size,)
+
+
 def test_the_same_function_twice_in_a_function(size) -> None:
     @tf.function
     def inner(own):
