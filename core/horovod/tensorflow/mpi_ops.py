@@ -497,8 +497,8 @@ def _of_allgather(op: Any, *gradients: Any) -> list[Any]:
     means = manner.sums(_dense(gradients, op), Average)
     counts = tf.stack([tf.shape(tensor)[0] for tensor in op.inputs])
     (counts,) = manner.run("allgather", [counts[tf.newaxis]])
-    # As of when it runs: the graph is the same on all ranks, also on the first one, which has no rows
-    # before its own and would leave the counts out.
+    # As of when it runs: the graph is the same on all ranks, also on the first one, which has no
+    # rows before its own and would leave the counts out.
     is_before = tf.less(tf.constant(manner.process_set.ranks), rank_op())
     before = tf.reduce_sum(counts * tf.cast(is_before, counts.dtype)[:, tf.newaxis], 0)
     return [
