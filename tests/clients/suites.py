@@ -18,7 +18,7 @@ from tiers import commands
 from tiers.counts import verdicts
 
 RANK_PYTEST = ROOT / "tests/tiers/rank_pytest.py"
-TEST_SECONDS = 300
+TEST_SECONDS = 900
 """A test that hangs is ended after this time, and its job with it."""
 
 
@@ -103,7 +103,7 @@ class Suite:
     environ: Mapping[str, str] = field(default_factory=dict)
     way: str = ""
     ranks: int = 1
-    limit_s: float = 1800.0
+    limit_s: float = 3600.0
     is_script: bool = False
 
 

@@ -9,7 +9,7 @@ import pytest
 from clients.exceptions import reason
 from clients.suites import SUITES, Outcome, Suite, build_environment, run_suite
 
-pytestmark = pytest.mark.timeout(3600)  # the first one of an environment builds it
+pytestmark = pytest.mark.timeout(5400)  # the first one of an environment builds it
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
