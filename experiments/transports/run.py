@@ -38,7 +38,7 @@ def measure(rate_mbit: int, ranks: tuple[int, int], seconds: float) -> dict[str,
     with tempfile.TemporaryDirectory() as folder, TwoHosts(rate_mbit=rate_mbit) as hosts:
         words = [sys.executable, HERE / "rank.py", "--seconds", str(seconds), "--folder", folder]
         job = hosts.start(ranks, words, GLOO_SOCKET_IFNAME=DEVICE)
-        result: dict[str, Any] = collect(job, 4 * seconds + 400)
+        result: dict[str, Any] = collect(job, 4 * seconds + 900)
     return result
 
 

@@ -136,8 +136,8 @@ def e2e(environ: Environ) -> Counts:
     at a time, in one go.
     """
     several = ("tests/e2e/starting", "tests/e2e/endings")
-    alone = pytest("e2e", environ, 900, *(f"--ignore={folder}" for folder in several))
-    return alone + pytest("e2e/starting", environ, 600, several[1], "-n", "3")
+    alone = pytest("e2e", environ, 1200, *(f"--ignore={folder}" for folder in several))
+    return alone + pytest("e2e/starting", environ, 1200, several[1], "-n", "3")
 
 
 def browser(environ: Environ) -> Counts:
@@ -196,11 +196,11 @@ def tensorflow(environ: Environ) -> Counts:
     not_jobs = ("--ignore=tests/tensorflow/ranks", "--ignore=tests/tensorflow/on_torch")
     return sum(
         (
-            ranks("tensorflow/ranks", 2, environ, 300, python=python),
-            ranks("tensorflow-tf-keras", 2, legacy, 300, *training, python=python),
-            ranks("tensorflow-training", 4, tcp, 300, *training, options=same, python=python),
-            ranks("tensorflow/on_torch", 2, environ, 300, python=python),
-            pytest("tensorflow", environ, 600, *not_jobs, python=python),
+            ranks("tensorflow/ranks", 2, environ, 600, python=python),
+            ranks("tensorflow-tf-keras", 2, legacy, 600, *training, python=python),
+            ranks("tensorflow-training", 4, tcp, 600, *training, options=same, python=python),
+            ranks("tensorflow/on_torch", 2, environ, 600, python=python),
+            pytest("tensorflow", environ, 1200, *not_jobs, python=python),
         ),
         Counts(),
     )

@@ -1,0 +1,130 @@
+"""What the adapter costs rank 0's training thread, a step: while it tunes, and after.
+
+python experiments/ddp/cost.py [--layers 40] [--width 256] [--profile]
+
+Two gloo ranks on this machine, a budget of 1 so that the tuner is always at work. What the hooks of
+the adapter take is time of the training thread; the first 50 steps are left out. ``--profile``
+prints where it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import machine, machine_line
+
+HOOKS = ("before_forward", "forward_begun", "stepped")
+SKIPPED = 50
+
+
+class Meter:
+    """The CPU time that the hooks of the adapter took, a step."""
+
+    def __init__(self, profile: cProfile.Profile | None) -> None:
+        self.profile = profile
+        self.this_us = self.this_wall_us = 0.0
+        self.steps: list[tuple[bool, float, float]] = []
+
+    def metered(self, hook: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def run(adapter: Any, given: Any) -> None:
+            begin, wall = time.thread_time_ns(), time.perf_counter_ns()
+            if self.profile:
+                self.profile.enable()
+            hook(adapter, given)
+            if self.profile:
+                self.profile.disable()
+            self.this_us += (time.thread_time_ns() - begin) / 1000
+            self.this_wall_us += (time.perf_counter_ns() - wall) / 1000
+            if hook.__name__ == "stepped":
+                self.steps.append((adapter.session.is_idle, self.this_us, self.this_wall_us))
+                self.this_us = self.this_wall_us = 0.0
+
+        return run
+
+
+def train(options: argparse.Namespace) -> None:
+    """Be one rank."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from autotune.ddp import install
+    from autotune.ddp.adapter import Adapter
+
+    meter = Meter(cProfile.Profile() if options.profile else None)
+    for name in HOOKS:
+        setattr(Adapter, name, meter.metered(getattr(Adapter, name)))
+    install()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    layers = [nn.Linear(options.width, options.width) for _ in range(options.layers)]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    x = torch.randn(16, options.width)
+    for _ in range(options.steps):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        steps = meter.steps[SKIPPED:]
+        print("RESULT", json.dumps(steps), flush=True)
+        if meter.profile:
+            pstats.Stats(meter.profile).sort_stats("tottime").print_stats(30)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Run both ranks and print what the hooks took."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        train(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {
+            **os.environ,
+            "HOROVOD_AUTOTUNE": "1",
+            "HOROVOD_AUTOTUNE_LOG": f"{folder}/log.csv",
+            "HOROVOD_AUTOTUNE_BUDGET": "1",
+            "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "8",
+        }
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        words = [*torchrun, "--master-port", "29641", __file__, *sys.argv[1:]]
+        ended = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=400)
+    found = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
+    if not found:
+        sys.exit(ended.stdout + ended.stderr)
+    steps = json.loads(found[0].removeprefix("RESULT "))
+    print(machine_line(machine()))
+    for is_idle, name in ((False, "while it tunes"), (True, "after")):
+        for column, kind in ((1, "CPU"), (2, "wall")):
+            took = [step[column] for step in steps if step[0] is is_idle]
+            if took:
+                mean, median = statistics.fmean(took), statistics.median(took)
+                figures = f"median {median:.0f}, mean {mean:.0f} us a step"
+                print(f"{name}, {kind}: {figures}, {len(took)} steps")
+    print(ended.stdout.split("\n", 1)[1] if options.profile else "")
+
+
+if __name__ == "__main__":
+    main()
