@@ -20,6 +20,12 @@ from e2e.commands import Commands, wait_until
 from e2e.endings.test_launch_failure import SLEEPERS
 from e2e.processes import alive, descendants
 
+# Rank 1 fails when rank 0 runs.
+FAILING = """
+while os.environ["HOROVOD_RANK"] == "1":
+    1 / (not pathlib.Path("pid-0").exists())
+"""
+
 SSH = """#!/bin/sh
 printf '%s\\n' "$*" >> "$SSH_LOG"
 while [ "${1#-}" != "$1" ]; do
@@ -105,7 +111,7 @@ def test_a_host_that_cannot_be_reached_ends_the_job(
 def test_a_rank_that_fails_on_another_host_ends_all_and_is_named(
     commands: Commands, far: dict[str, str]
 ) -> None:
-    code = SLEEPERS.replace("time.sleep", "os.environ['HOROVOD_RANK'] == '1' and 1 / 0; time.sleep")
+    code = SLEEPERS.replace("time.sleep", FAILING + "time.sleep")
     begun = time.monotonic()
     words = ["-np", "2", "-H", "localhost:1,far:1", sys.executable, "-c", code]
     result = commands.run("horovodrun", "--gloo", *words, **far)
