@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "digits"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "digits"))
 
 import torch
 from harness import tell
