@@ -88,8 +88,17 @@ def progress_text(trial: Trial, *, most: int, standing: Standing, names: Collect
     return f"{head}: {own}{how}; {standing_text(standing, trial=trial, names=names)}"
 
 
-def standing_text(standing: Standing, *, names: Collection[str], trial: Trial | None = None) -> str:
-    """Return what is the best so far; ``trial``: the one that was spoken of just before."""
+def standing_text(
+    standing: Standing, *, names: Collection[str], trial: Trial | None = None, pairs: int = 0
+) -> str:
+    """Return what is the best so far.
+
+    Args:
+        standing: What is held for the best.
+        names: Parameters that are tuned.
+        trial: The one that was spoken of just before.
+        pairs: Pairs of windows in which the best was compared with the default.
+    """
     best, gain = standing.best, standing.gain
     if best.trial_id == 0 or gain is None:
         return "best so far: the default"
@@ -99,7 +108,8 @@ def standing_text(standing: Standing, *, names: Collection[str], trial: Trial | 
         what = f"this one{shown}"
     else:
         what = f"{params_text(best.params, names)} at {gain_text(gain)}"
-    return f"best so far: {what}, not compared yet"
+    compared = f"not proven in {pairs} pairs of windows" if pairs else "not compared yet"
+    return f"best so far: {what}, {compared}"
 
 
 REPAY = "autotune: pauses under the default until the time lost is within HOROVOD_AUTOTUNE_BUDGET"
@@ -269,9 +279,11 @@ def no_sample_text(seen: Observed, table: Table, *, more: int | None, is_known: 
     )
 
 
-def unfinished_text(standing: Standing, *, done: int, most: int, names: Collection[str]) -> str:
+def unfinished_text(
+    standing: Standing, *, done: int, most: int, pairs: int, names: Collection[str]
+) -> str:
     """Return what a job that ended while tuning says at exit."""
     return (
         f"autotune: unfinished: the job ended after {done} of at most {most} trials; "
-        f"{standing_text(standing, names=names)}"
+        f"{standing_text(standing, names=names, pairs=pairs)}"
     )

@@ -166,6 +166,19 @@ class Run:
             self._keep_default("default kept: the results of the incumbent were wrong", bound=0.0)
         return self._followed()
 
+    def conclude(self) -> list[Event]:
+        """The job ends: what the pairs have proven so far counts, however imprecise it is."""
+        pairs = self._pairs
+        if pairs is not None and self.outcome is None and pairs.test.is_proven:
+            certificate = pairs.test.certificate(pairs.incumbent.trial_id)
+            self._finalise(pairs.incumbent, certificate)
+        return self._events.take()
+
+    @property
+    def pairs_compared(self) -> int:
+        """Pairs of windows of the default and the best setting that were read."""
+        return self._pairs.test.pairs if self._pairs is not None else 0
+
     def _followed(self) -> list[Event]:
         """Return what there is to tell, after exploring has ended, if it just has."""
         if self._explore.is_over and self._pairs is None and self.outcome is None:

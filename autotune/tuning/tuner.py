@@ -218,9 +218,15 @@ class Tuner:
         return self._events.take()
 
     def finish(self) -> list[Event]:
-        """Say where the run stands when the job ends."""
+        """Say where the run stands when the job ends; what is proven by then is its result."""
+        run = self._run
         if self.phase is Phase.DONE:
             return []
+        if run is not None:
+            events = run.conclude()
+            if run.outcome is not None:
+                self._follow(run, events)
+                return self._events.take()
         standing = self.standing
         if standing is None:
             seen, more = self._identifier.observed, self._steps_to_first_sample
@@ -228,10 +234,14 @@ class Tuner:
             text = messages.no_sample_text(seen, self._table, more=more, is_known=is_known)
             self._events.say(text, level="warning")
         else:
-            done, most = len(self.trials), self._settings.max_samples
-            self._events.say(
-                messages.unfinished_text(standing, done=done, most=most, names=self._space.names)
+            text = messages.unfinished_text(
+                standing,
+                done=len(self.trials),
+                most=self._settings.max_samples,
+                pairs=run.pairs_compared if run is not None else 0,
+                names=self._space.names,
             )
+            self._events.say(text)
         self._events.add(RunFinished(state=RunState.UNFINISHED, best=self._best))
         return self._events.take()
 

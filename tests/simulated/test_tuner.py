@@ -11,7 +11,15 @@ import pytest
 
 from autotune.space import HOROVOD, PARAMETERS
 from autotune.storage.contract import Replay, Resume
-from autotune.trial import Certificate, CommParams, RunState, SampleKind, Trial, TrialState
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    RunState,
+    Sample,
+    SampleKind,
+    Trial,
+    TrialState,
+)
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.exploring.inert import without_operation
 from autotune.tuning.steps.records import TunerSettings
@@ -355,6 +363,37 @@ def test_a_job_that_ends_while_tuning_names_the_best_so_far(job, tuner):
     assert best.params == run.trials[best.trial_id].params
     by_gain = run.trials[0].score * (1 + best.gain.estimate)  # one score and one gain, now
     assert best.trial_id > 0 and best.score == pytest.approx(by_gain, rel=1e-4)
+
+
+def compared(job, tuner, *, pairs, **how):
+    """Return a run, and its tuner, that ends with so many pairs of the comparison."""
+    run, ended = job("bowl", **how), tuner(4)
+    while len([sample for sample in run.of(Sample) if sample.kind is SampleKind.CERTIFY]) < 2 * pairs:
+        run.drive(ended, most_steps=run.steps + 1)
+        assert run.done is None
+    return run, ended
+
+
+def test_what_is_proven_when_the_job_ends_is_its_result(job, tuner):
+    whole = job("bowl", noise=0.15)
+    whole.drive(tuner(4))
+    (certificate,) = whole.of(Certificate)
+    assert certificate.certified and certificate.pairs > 20  # the gain was to be known precisely
+    _, ended = compared(job, tuner, pairs=certificate.pairs - 2, noise=0.15)
+    (apply, early, finished, done) = ended.finish()
+    assert early.certified and early.pairs == certificate.pairs - 2
+    assert early.gain_low > 0 and early.trial_id == certificate.trial_id
+    assert early.reason.endswith("when the job ended")
+    assert finished.state is RunState.DONE and finished.best.trial_id == early.trial_id
+    assert done.certified and early.reason in done.text
+    assert ended.finish() == []
+
+
+def test_what_is_not_proven_when_the_job_ends_says_in_how_many_pairs(job, tuner):
+    _, ended = compared(job, tuner, pairs=3, noise=0.15)
+    line, finished = ended.finish()
+    assert "not proven in 3 pairs of windows" in line.text
+    assert finished.state is RunState.UNFINISHED
 
 
 def test_nothing_more_is_said_after_the_end(job, tuner):

@@ -211,7 +211,7 @@ class PairedTest:
         """
         if self.pairs < FEWEST_PAIRS:
             return None
-        if self._is_not_faster or self._high <= 0 or self._has_more_slow_steps():
+        if self._is_refuted:
             return False
         if self._proven_at is not None:
             centre, error = middle(self.log_ratios)
@@ -226,6 +226,17 @@ class PairedTest:
             return None
         needed = pairs_to_proof(self._clipped, self.alpha, MOST_PAIRS)
         return None if needed <= MOST_PAIRS else False
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the pairs so far certify the incumbent, should there be no more of them."""
+        if self.pairs < FEWEST_PAIRS or self._proven_at is None:
+            return False
+        return not self._is_refuted
+
+    @property
+    def _is_refuted(self) -> bool:
+        return self._is_not_faster or self._high <= 0 or self._has_more_slow_steps()
 
     @property
     def _clipped(self) -> list[float]:
@@ -252,13 +263,17 @@ class PairedTest:
         return mean if abs(mean) > CLEAR_HABIT * error else 0.0
 
     def certificate(self, trial_id: int) -> Certificate:
-        """Return the result of the comparison for the incumbent ``trial_id``."""
-        certified = self.decision() is True
+        """Return the result of the comparison for the incumbent ``trial_id``.
+
+        Where the job ends before the test does, the pairs so far decide.
+        """
+        certified = self.is_proven
         result = self.estimate()
         low, high = math.expm1(result.low), math.expm1(min(result.high, LARGEST))
         interval = f"gain {result.gain:+.1%}, between {low:+.1%} and {high:+.1%}"
         if certified:
-            reason = f"kept: {interval} in {self.pairs} pairs of windows"
+            end = "" if self.decision() else ", when the job ended"
+            reason = f"kept: {interval} in {self.pairs} pairs of windows{end}"
         elif self._has_more_slow_steps():
             reason = f"default kept: the incumbent has more slow steps ({interval})"
         else:
