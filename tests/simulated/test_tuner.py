@@ -368,7 +368,7 @@ def test_a_job_that_ends_while_tuning_names_the_best_so_far(job, tuner):
 def compared(job, tuner, *, pairs, **how):
     """Return a run, and its tuner, that ends with so many pairs of the comparison."""
     run, ended = job("bowl", **how), tuner(4)
-    while len([sample for sample in run.of(Sample) if sample.kind is SampleKind.CERTIFY]) < 2 * pairs:
+    while sum(sample.kind is SampleKind.CERTIFY for sample in run.of(Sample)) < 2 * pairs:
         run.drive(ended, most_steps=run.steps + 1)
         assert run.done is None
     return run, ended
@@ -380,7 +380,7 @@ def test_what_is_proven_when_the_job_ends_is_its_result(job, tuner):
     (certificate,) = whole.of(Certificate)
     assert certificate.certified and certificate.pairs > 20  # the gain was to be known precisely
     _, ended = compared(job, tuner, pairs=certificate.pairs - 2, noise=0.15)
-    (apply, early, finished, done) = ended.finish()
+    *_, early, finished, done = ended.finish()
     assert early.certified and early.pairs == certificate.pairs - 2
     assert early.gain_low > 0 and early.trial_id == certificate.trial_id
     assert early.reason.endswith("when the job ended")
