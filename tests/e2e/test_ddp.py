@@ -12,6 +12,7 @@ import pytest
 from autotune.storage.reader import read_log
 from autotune.tables.ddp import DdpParams
 from e2e.commands import FAST, Commands
+from e2e.conftest import Once
 
 HERE = Path(__file__).parent / "ddp"
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
@@ -42,12 +43,16 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("[ddp]")]
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="session")
+def plain(once: Once) -> str:
     """The checksum of the job without a tuner."""
-    done = train(Commands(tmp_path_factory.mktemp("plain")))
-    assert lines(done) == []
-    return done.stdout
+
+    def act(runner: Commands) -> None:
+        done = train(runner)
+        assert lines(done) == []
+        (runner.folder / "stdout").write_text(done.stdout)
+
+    return (once("plain-ddp", act).folder / "stdout").read_text()
 
 
 @pytest.fixture(scope="module")

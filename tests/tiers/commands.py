@@ -130,14 +130,13 @@ def _on_all_cores(folder: str, environ: Environ) -> Counts:
 
 
 def e2e(environ: Environ) -> Counts:
-    """Run tests/e2e: first the jobs that are measured, alone.
+    """Run tests/e2e: the jobs that are measured alone, of the others three at a time.
 
-    Those that only start, and those that end early, wait more than they compute: of them three run
-    at a time, in one go.
+    Those wait more than they compute.
     """
-    several = ("tests/e2e/starting", "tests/e2e/endings")
-    alone = pytest("e2e", environ, 1200, *(f"--ignore={folder}" for folder in several))
-    return alone + pytest("e2e/starting", environ, 1200, several[1], "-n", "3")
+    alone = pytest("e2e/measured", environ, 300)
+    three = ("-n", "3", "--dist", "worksteal")
+    return alone + pytest("e2e", environ, 1200, "--ignore=tests/e2e/measured", *three)
 
 
 def browser(environ: Environ) -> Counts:
@@ -145,7 +144,8 @@ def browser(environ: Environ) -> Counts:
 
 
 def cluster(environ: Environ) -> Counts:
-    return pytest("cluster", environ, 600)
+    """Run tests/cluster, two files at a time."""
+    return pytest("cluster", environ, 600, "-n", "2", "--dist", "loadfile")
 
 
 def chaos(environ: Environ) -> Counts:
