@@ -355,14 +355,14 @@ class Adapter:
 
     def _number_of(self, optimizer: Any) -> int | None:
         """Return the optimizer's number among those that own parameters of a module, or None."""
-        if optimizer not in self._numbers:
+        number = self._numbers.get(optimizer)
+        if number is None:
             groups = optimizer.param_groups
             owns = any(id(one) in self._owned for group in groups for one in group["params"])
-            number = next(self._next_number) if owns else 0
-            self._numbers[optimizer] = number
+            number = self._numbers[optimizer] = next(self._next_number) if owns else 0
             if owns:
                 self._source.register(number, None)
-        return self._numbers[optimizer] or None
+        return number or None
 
     def _joins(self) -> bool:
         return any(

@@ -31,13 +31,22 @@ LAST_COMPUTED = 4
 may be unused."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
+class _Kind:
+    """Steps that reduce the same; ``seen``: how many there were."""
+
+    signature: int
+    payload_bytes: int
+    seen: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
 class _Step:
     """A step that has ended on the host."""
 
     number: int
     epoch: int
-    content: tuple[tuple[int, int], ...]
+    kind: _Kind
     exposed_us: float = 0.0
 
 
@@ -156,7 +165,7 @@ class Steps:
         self._modules: list[weakref.ref[Any]] = []
         self._sizes: list[list[int]] = []
         self._counts: dict[int, int] = {}
-        self._told: dict[int, int] = {}
+        self._kinds: dict[tuple[tuple[int, int], ...], _Kind] = {}
         self._number = 0
 
     def add_module(self, ddp: Any) -> None:
@@ -189,34 +198,41 @@ class Steps:
         """
         content = tuple(sorted(self._counts.items()))
         self._counts = {}
-        step = _Step(number=self._number, epoch=epoch, content=content)
+        kind = self._kind_of(content)
+        step = _Step(number=self._number, epoch=epoch, kind=kind)
         self._number += 1
         every = IDLE_EVERY if is_idle else TUNING_EVERY
         known = self._clock.end(step, is_precise=self._number % every == 0)
-        return [self._record(one, time_us) for one, time_us in known], self._news(content)
+        return [self._record(one, time_us) for one, time_us in known], self._news(kind, content)
 
     def rest(self) -> list[StepRecord]:
         """Return the steps that are known at the end of the job."""
         return [self._record(one, time_us) for one, time_us in self._clock.rest()]
 
     def _record(self, step: _Step, time_us: float) -> StepRecord:
-        payload = sum(count * sum(self._sizes[index]) for index, count in step.content)
         return StepRecord(
             step=step.number,
             count=1,
             duration_us=time_us,
-            payload_bytes=payload,
+            payload_bytes=step.kind.payload_bytes,
             exposed_us=min(step.exposed_us, time_us),
             epoch=step.epoch,
-            signature=content_hash(step.content),
+            signature=step.kind.signature,
         )
 
-    def _news(self, content: tuple[tuple[int, int], ...]) -> list[Signature]:
+    def _kind_of(self, content: tuple[tuple[int, int], ...]) -> _Kind:
+        kind = self._kinds.get(content)
+        if kind is None:
+            payload = sum(count * sum(self._sizes[index]) for index, count in content)
+            kind = _Kind(signature=content_hash(content), payload_bytes=payload)
+            self._kinds[content] = kind
+        return kind
+
+    def _news(self, kind: _Kind, content: tuple[tuple[int, int], ...]) -> list[Signature]:
         """Return what a kind of step reduces, when it comes for the second time."""
-        signature = content_hash(content)
-        self._told[signature] = self._told.get(signature, 0) + 1
-        if self._told[signature] != 2:
+        kind.seen += 1
+        if kind.seen != 2:
             return []
         sizes = [size for index, count in content for size in count * self._sizes[index]]
         operations = tuple((self._operation, size) for size in sizes)
-        return [Signature(signature=signature, operations=operations)]
+        return [Signature(signature=kind.signature, operations=operations)]
