@@ -140,7 +140,7 @@ def _mpi_or_gloo(env: str) -> Callable[[str], str | Substitute]:
         name = text.lower()
         if name in ("mpi", "gloo"):
             return name
-        if name not in ("ccl", "ddl", "nccl"):
+        if name not in ("ccl", "ddl", "jsrun", "mlsl", "nccl"):
             raise _wrong(env, "mpi or gloo (own TCP)", text)
         remark = f"{env}={text}: this build has no {name}; the job uses what started it"
         return Substitute(value="", remark=remark)
@@ -193,9 +193,17 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
         default=False,
         agree=False,
     ),
-    Variable(env="HOROVOD_CONTROLLER", parse=_mpi_or_gloo("HOROVOD_CONTROLLER"), default=""),
     Variable(
-        env="HOROVOD_CPU_OPERATIONS", parse=_mpi_or_gloo("HOROVOD_CPU_OPERATIONS"), default=""
+        env="HOROVOD_CONTROLLER",
+        parse=_mpi_or_gloo("HOROVOD_CONTROLLER"),
+        default="",
+        agree=False,  # the ranks have met
+    ),
+    Variable(
+        env="HOROVOD_CPU_OPERATIONS",
+        parse=_mpi_or_gloo("HOROVOD_CPU_OPERATIONS"),
+        default="",
+        agree=False,
     ),
     Variable(
         env="HOROVOD_GLOO_TIMEOUT_SECONDS",

@@ -111,7 +111,7 @@ def test_all_wrong_values_are_named_at_once() -> None:
     ("name", "value", "used"),
     [
         ("HOROVOD_LOG_LEVEL", "loud", LOG_LEVELS.index("warning")),
-        ("HOROVOD_CONTROLLER", "ddl", ""),
+        ("HOROVOD_CONTROLLER", "jsrun", ""),
         ("HOROVOD_CPU_OPERATIONS", "CCL", ""),
         ("HOROVOD_FUSION_THRESHOLD", "64", 64),
     ],
@@ -165,9 +165,11 @@ def test_equal_values_agree_however_they_are_written() -> None:
     assert find_error(same) is None
 
 
-def test_paths_and_levels_may_differ() -> None:
+def test_paths_levels_and_wishes_may_differ() -> None:
+    """A launcher need not pass them on; the ranks have met all the same."""
     mixed = reports(
-        {"HOROVOD_AUTOTUNE_LOG": "a", "HOROVOD_LOG_LEVEL": "info", "HOROVOD_HOSTNAME": "a"}, {}
+        {"HOROVOD_AUTOTUNE_LOG": "a", "HOROVOD_LOG_LEVEL": "info", "HOROVOD_HOSTNAME": "a"},
+        {"HOROVOD_CPU_OPERATIONS": "MPI", "HOROVOD_CONTROLLER": "mpi"},
     )
     assert find_error(mixed) is None
 
