@@ -58,6 +58,29 @@ def test_questions_have_one_answer_wherever_they_are_asked(rank: int, size: int)
         util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", __file__)
 
 
+def test_a_number_by_one_name_is_a_barrier_and_ranks_of_a_set_come_in_any_order(
+    rank: int, size: int
+) -> None:
+    """Ignite's backend."""
+    for _ in range(3):
+        assert hvd.allreduce(torch.tensor(0), name="barrier").item() == 0
+        total = hvd.allreduce(torch.tensor(rank), name="total", op=hvd.Sum)
+        assert (total.shape, total.dtype, total.item()) == ((), torch.int64, sum(range(size)))
+    if size > 2:
+        ends = hvd.add_process_set([size - 1, 0])
+        assert (ends.ranks, ends.included()) == ([0, size - 1], rank in (0, size - 1))
+        if ends.included():
+            assert hvd.allgather(torch.tensor([rank]), process_set=ends).tolist() == ends.ranks
+        hvd.remove_process_set(ends)
+
+
+def test_a_rank_without_init_is_the_error_that_libraries_catch() -> None:
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="has not been initialized"):
+        hvd.rank()
+    hvd.init(comm=None)
+
+
 def make_optimizer(wrapped: Callable[..., torch.optim.Optimizer] | None = None, **more: Any) -> Any:
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
