@@ -2,7 +2,7 @@
 
 The answer goes to standard output and nothing else does. Exit codes: 0 answer given, 1 no answer
 (the reason on standard error), 2 wrong usage. ``run`` and ``replay`` end with their command's code;
-127: no such command, 126: not executable, as in a shell.
+127: no such command, 126: not executable, 130: interrupted from the keyboard, as in a shell.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(options, command)
     except BrokenPipeError:
         return 1
+    except KeyboardInterrupt:
+        return 130
     except AutotuneError as error:
         _say(str(error))
         return 1
@@ -228,6 +230,7 @@ def _report(options: argparse.Namespace) -> int:
         timelines=options.timeline or (),
         follow_s=options.every if options.follow else None,
         began=lambda: print(options.output, flush=True),
+        say=_say,
     )
     for warning in warnings:
         _say(warning)

@@ -1,8 +1,10 @@
-"""Notices that a log has changed, without reading it: sizes and times of its files."""
+"""Notices that a log is there or has changed, without reading it: sizes and times of its files."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 
 from autotune.storage.paths import default_db_path
 
@@ -16,7 +18,10 @@ def stamp(path: str) -> Stamp:
     a folder about all databases in it.
     """
     if os.path.isdir(path):
-        names = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+        try:
+            names = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+        except OSError:  # its file system has just gone
+            return ()
         return tuple(_of_file(name) for name in names if ".db" in name)
     database = default_db_path(os.path.realpath(path))
     ends = ("", "-wal", "-journal", ".lock")
@@ -30,3 +35,21 @@ def _of_file(name: str) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def wait_for(
+    path: str, say: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until there is a log at ``path``, as long as the folder that it is to be in exists.
+
+    Args:
+        path: The log.
+        say: Is told, once, that this waits.
+        sleep: Waits.
+    """
+    is_said = False
+    while not os.path.lexists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        if not is_said:
+            say(f"{path}: no such file yet: waits until a job begins it; Ctrl-C ends this")
+        is_said = True
+        sleep(1.0)

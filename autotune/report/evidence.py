@@ -11,10 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.storage.readings import NO_PAIR, Readings
+from autotune.storage.readings import KINDS, NO_PAIR, Readings
 from autotune.trial import Certificate, SampleKind
 
 FloatArray = NDArray[np.float64]
+FEWEST_BRACKETS = 3
+"""Windows between two of the default from which on their noise can be told."""
+SMALLEST_NOISE = 0.001
+"""Standard deviation of the log of a window's step time, at least."""
+MEDIAN_OF_SQUARE = 0.455
+"""Median of the square of a standard normal value."""
 MOST_POINTS = 400
 """Points of a curve; what is longer is drawn and listed in groups of neighbours."""
 
@@ -71,12 +77,15 @@ class Waiting:
 
     Attributes:
         step_us: Median over its windows.
+        step_low_us, step_high_us: Ends of the middle half of the windows.
         exposed_us: The same of the part in which the training thread waits.
         share: Median of the parts' shares; ``share_low`` and ``share_high``: of single windows.
         windows: Their number.
     """
 
     step_us: float
+    step_low_us: float
+    step_high_us: float
     exposed_us: float
     share: float
     share_low: float
@@ -115,17 +124,13 @@ class Evidence:
 
     def __init__(self, readings: Readings) -> None:
         """Take the readings in which at least one step and some time passed."""
-        usable = np.array(
-            [n > 0 and t > 0 for n, t in zip(readings.steps, readings.duration_us, strict=True)],
-            dtype=bool,
-        )
-        rows = np.flatnonzero(usable)
-        self._trial = np.array(readings.trial_id, dtype=np.int64)[rows]
-        self._pair = np.array(readings.pair, dtype=np.int64)[rows]
-        kinds = [kind is SampleKind.CERTIFY for kind in readings.kind]
-        self._is_paired = np.array(kinds, dtype=bool)[rows]
-        self._steps = np.array(readings.steps, dtype=np.float64)[rows]
-        self._duration_us = np.array(readings.duration_us)[rows]
+        steps, duration_us = np.array(readings.steps), np.array(readings.duration_us)
+        rows = np.flatnonzero((steps > 0) & (duration_us > 0))
+        self._trial = np.array(readings.trial_id)[rows]
+        self._pair = np.array(readings.pair)[rows]
+        self._is_paired = np.array(readings.kind)[rows] == KINDS.index(SampleKind.CERTIFY)
+        self._steps = steps[rows].astype(np.float64)
+        self._duration_us = duration_us[rows]
         self._exposed_us = np.array(readings.exposed_us)[rows]
         self._score = np.array(readings.score)[rows]
         self._end_s = spread_out(np.array(readings.finished_s)[rows])
@@ -155,6 +160,11 @@ class Evidence:
         ends = self._end_s[self._is_paired]
         return float(2 * (ends[-1] - ends[0]) / (len(ends) - 1)) if len(ends) > 2 else None
 
+    def compared_at_last(self) -> int:
+        """Return the trial that was read in pairs with the default at last; 0: none was."""
+        rows = np.flatnonzero(self._is_paired & (self._trial != 0))
+        return int(self._trial[rows[-1]]) if len(rows) else 0
+
     def windows_of(self, trial_id: int) -> int:
         """Return how many windows a trial was read in."""
         return int((self._trial == trial_id).sum())
@@ -168,15 +178,21 @@ class Evidence:
         series: list[list[Pair]] = [[]]
         windows: dict[int, int] = {}
         number = NO_PAIR
+        is_one_of_both = (self._trial == 0) | (self._trial == other)
         for row in np.flatnonzero(self._is_paired & (self._pair != NO_PAIR)):
-            if int(self._pair[row]) < number:
+            present, trial = int(self._pair[row]), int(self._trial[row])
+            is_repeated = present == number and trial in windows
+            if present < number or (is_repeated and present == 0):
                 series.append([])
-            if int(self._pair[row]) != number:
+            if present != number or is_repeated or not is_one_of_both[row]:
                 windows = {}
-            number = int(self._pair[row])
-            windows[int(self._trial[row])] = int(row)
-            if set(windows) == {0, other}:
-                series[-1].append(self._pair_of(number, windows[0], windows[other]))
+            number = present
+            if not is_one_of_both[row]:
+                continue
+            windows[trial] = int(row)
+            if len(windows) == 2:
+                pair = self._pair_of(number, windows[0], windows[other])
+                series[-1] = [one for one in series[-1] if one.number != pair.number] + [pair]
         wanted = certificate.pairs if certificate is not None else 0
         fitting = [pairs for pairs in series if len(pairs) == wanted and pairs]
         return tuple(fitting[-1] if fitting else series[-1])
@@ -191,19 +207,49 @@ class Evidence:
             gain=ratio - 1,
         )
 
+    def read_gains(self) -> dict[int, tuple[float, float]]:
+        """Return {trial_id: (mean, variance)} of the log ratio of the default's step time to its.
+
+        By the windows before the comparison alone, each between the two of the default around it,
+        so that nothing but the readings of the trial itself is in it. What the two disagree by says
+        how noisy windows are, as in ``autotune.tuning.steps.brackets``. Empty: too few windows.
+        """
+        default = np.flatnonzero(self._trial == 0)
+        rows = np.flatnonzero((self._trial != 0) & ~self._is_paired)
+        after = np.searchsorted(default, rows)
+        is_between = (after > 0) & (after < len(default))
+        rows, after = rows[is_between], after[is_between]
+        if len(rows) < FEWEST_BRACKETS:
+            return {}
+        level = np.log(self._step_us)
+        one, two = level[default[after - 1]] - level[rows], level[default[after]] - level[rows]
+        squares = np.square(one - two)
+        noise = max(float(np.median(squares)) / MEDIAN_OF_SQUARE / 2, SMALLEST_NOISE**2)
+        shorter = np.maximum(1.0, np.median(self._steps[rows]) / self._steps[rows])
+        weight = 1 / (noise * shorter + np.maximum(noise / 2, squares / 4))
+        trials, number = np.unique(self._trial[rows], return_inverse=True)
+        total = np.bincount(number, weight)
+        mean = np.bincount(number, weight * (one + two) / 2) / total
+        found = zip(trials.tolist(), mean.tolist(), (1 / total).tolist(), strict=True)
+        return {int(trial): (float(value), float(error)) for trial, value, error in found}
+
     def default_curve(self) -> Curve | None:
         """Return the default's step time over time; None: it was not read."""
         rows = np.flatnonzero(self._trial == 0)
         if not len(rows):
             return None
         each = math.ceil(len(rows) / MOST_POINTS)
-        groups = np.array_split(rows, math.ceil(len(rows) / each))
-        times = [self._step_us[group] for group in groups]
+        groups = math.ceil(len(rows) / each)
+        # Neighbours, as many in one group as in another, or one more; sorted within each.
+        group = np.arange(len(rows)) * groups // len(rows)
+        times = self._step_us[rows][np.lexsort((self._step_us[rows], group))]
+        counts = np.bincount(group, minlength=groups)
+        first = np.cumsum(counts) - counts
         return Curve(
-            at_s=np.array([self._end_s[group].mean() for group in groups]) - self.begin_s,
-            low_us=np.array([one.min() for one in times]),
-            step_us=np.array([np.median(one) for one in times]),
-            high_us=np.array([one.max() for one in times]),
+            at_s=np.bincount(group, self._end_s[rows] - self.begin_s) / counts,
+            low_us=times[first],
+            step_us=(times[first + (counts - 1) // 2] + times[first + counts // 2]) / 2,
+            high_us=times[first + counts - 1],
             windows=each,
         )
 
@@ -212,17 +258,28 @@ class Evidence:
 
         Args:
             trial_id: The trial.
-            beside: Only windows of the comparison with this trial, if there was one.
+            beside: Only windows that were read side by side with this trial's: those of their
+                comparison, without one those just before and after its own.
         """
         rows = self._trial == trial_id
-        if beside is not None and (self._is_paired & (self._trial == beside)).any():
-            rows = rows & self._is_paired
+        if beside is not None:
+            other = self._trial == beside
+            if (self._is_paired & other).any():
+                rows = rows & self._is_paired
+            elif beside != trial_id:
+                near = np.zeros_like(other)
+                near[1:] |= other[:-1]
+                near[:-1] |= other[1:]
+                rows = rows & near
         if not rows.any():
             return None
         exposed = np.minimum(self._exposed_us[rows], self._duration_us[rows])
         shares = exposed / self._duration_us[rows]
+        low, middle, high = np.quantile(self._step_us[rows], (0.25, 0.5, 0.75))
         return Waiting(
-            step_us=float(np.median(self._step_us[rows])),
+            step_us=float(middle),
+            step_low_us=float(low),
+            step_high_us=float(high),
             exposed_us=float(np.median(exposed / self._steps[rows])),
             share=float(np.median(shares)),
             share_low=float(shares.min()),
@@ -264,7 +321,8 @@ def spread_out(times: FloatArray) -> FloatArray:
     if not len(times):
         return times
     result = np.maximum.accumulate(times).astype(np.float64)
-    values, starts, counts = np.unique(result, return_index=True, return_counts=True)
-    for value, start, count in zip(values, starts, counts, strict=True):
-        result[start : start + count] = value + (np.arange(count) + 1) / count - 1
-    return result
+    starts = np.flatnonzero(np.diff(result, prepend=-math.inf))
+    counts = np.diff(starts, append=len(result))
+    place = np.arange(len(result)) - np.repeat(starts, counts)
+    spread: FloatArray = result + (place + 1) / np.repeat(counts, counts) - 1
+    return spread

@@ -1,8 +1,9 @@
 """Why a setting is faster, what does not matter, and how each parameter acts: by the surrogate.
 
 The surrogate is the tuner's own Gaussian process (``autotune.bayes``), told the gains that were
-read in this run and nothing else: no cost model, no earlier job. Differences between two settings
-come with a 90 % interval; what no reading is near to has a wide one.
+read in this run and nothing else: no cost model, no earlier job, and each trial by its own readings
+(what the log calls a trial's gain has the trials near it in it already). Differences between two
+settings come with a 90 % interval; what no reading is near to has a wide one.
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ class Slice:
         return bool(self.outside)
 
     @property
+    def is_sure(self) -> bool:
+        """Whether some value makes a difference beyond doubt: its interval has one sign."""
+        return any(place.difference.low > 0 or place.difference.high < 0 for place in self.outside)
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """What a change within the range may do, at least and at most: ends of its intervals."""
         inside = self.inside
@@ -136,6 +142,7 @@ class Explanation:
         slices: One per parameter that was varied.
         not_varied: The others.
         gains: How many settings the surrogate knows a gain of.
+        told: Those gains.
     """
 
     setting: Setting
@@ -145,6 +152,7 @@ class Explanation:
     slices: tuple[Slice, ...]
     not_varied: tuple[NotVaried, ...]
     gains: int
+    told: Mapping[Setting, Gain]
 
 
 def explain(
@@ -153,6 +161,7 @@ def explain(
     *,
     around: Setting,
     fingerprint: Mapping[str, object],
+    readings: Mapping[int, tuple[float, float]],
     known: Gain | None = None,
     std: float | None = None,
 ) -> Explanation | None:
@@ -163,13 +172,21 @@ def explain(
         setting: What is to be explained: one of the trials'.
         around: What the slices are to lie around: one of the trials', too.
         fingerprint: Of the run: tensors, ranks and hosts, fixed parameters.
-        known: The setting's gain by its readings.
+        readings: {trial_id: (mean, variance)} of the log ratio by a trial's own readings; of a
+            trial that is not there its gain counts.
+        known: The setting's gain by its comparison, or by all that its job knew.
         std: Standard deviation of the logarithm of 1 + ``known``, where pairs say it better than
-            its interval does.
+            its interval does; only then ``known`` is told to the surrogate.
     """
     default = trials[0].params
-    read = {trial.params: trial.gain for trial in trials if trial.gain is not None}
-    if known is not None and setting != default:
+    read = {
+        trial.params: _read_gain(readings[trial.trial_id])
+        if trial.trial_id in readings
+        else trial.gain
+        for trial in trials
+        if trial.gain is not None
+    }
+    if known is not None and std is not None and setting != default:
         read[setting] = known
     if trials[0].trial_id != 0 or len(read) < FEWEST_GAINS:
         return None
@@ -198,7 +215,13 @@ def explain(
         slices=tuple(slices),
         not_varied=_not_varied(space, default, fingerprint),
         gains=len(read),
+        told=read,
     )
+
+
+def _read_gain(reading: tuple[float, float]) -> Gain:
+    mean, variance = reading
+    return gain_of(mean, math.sqrt(variance))
 
 
 def _space(trials: Sequence[Trial], fingerprint: Mapping[str, object]) -> SearchSpace:

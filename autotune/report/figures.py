@@ -78,7 +78,7 @@ def draw_pairs(story: Story, palette: Palette = PLAIN) -> Figure | None:
             textcoords="offset points",
             color=palette.tuned,
             fontsize=FONT,
-            va="center",
+            va="bottom" if gain.estimate >= 0 else "top",
         )
     axes.axhline(0, color=palette.default, lw=1.2, ls=(0, (4, 3)))
     axes.plot(numbers, gains, "o", ms=6, color=palette.tuned, mec=palette.paper, mew=0.8)
@@ -94,7 +94,7 @@ def draw_pairs(story: Story, palette: Palette = PLAIN) -> Figure | None:
         textcoords="offset points",
         color=palette.default,
         fontsize=FONT,
-        va="center",
+        va="center" if gain is None else "top" if gain.estimate >= 0 else "bottom",
     )
     finish([axes], palette)
     return figure
@@ -108,7 +108,7 @@ def draw_changes(explanation: Explanation, palette: Palette = PLAIN) -> Figure |
     figure = new(0.9 + 0.42 * (len(changes) + 1))
     axes = figure.subplots()
     labels, start = ["default"], 0.0
-    axes.plot([0], [0], "D", ms=6, color=palette.default)
+    axes.plot([0], [0], "D", ms=6, color=palette.default, clip_on=False, zorder=3)
     for row, change in enumerate(changes, 1):
         end = 100 * change.total.estimate
         colour = palette.good if end >= start else palette.bad
@@ -135,6 +135,10 @@ def draw_slices(explanation: Explanation, palette: Palette = PLAIN, *, story: St
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     panels = [panel for line in grid for panel in line]
     low, high = _limits(story)
+    told = [100 * gain.estimate for gain in explanation.told.values()]
+    low, high = min([low, *told]), max([high, *told])
+    margin = 0.03 * (high - low)
+    low, high = low - margin, high + margin
     for panel, one in zip(panels, explanation.slices, strict=False):
         _draw_slice(panel, one, explanation, story, palette)
         panel.set_ylim(low, high)
@@ -164,7 +168,8 @@ def _draw_slice(
     for attempt in story.attempts:
         trial = attempt.trial
         own = trial.params.as_dict()
-        gain = 0.0 if trial.trial_id == 0 else trial.gain.estimate if trial.gain else None
+        told = explanation.told.get(trial.params)
+        gain = 0.0 if trial.trial_id == 0 else told.estimate if told is not None else None
         if gain is None or own[one.parameter.name] not in values:
             continue
         rest = {name: value for name, value in own.items() if name != one.parameter.name}
@@ -337,10 +342,15 @@ def draw_scaling(scaling: Scaling, palette: Palette = PLAIN) -> Figure:
     times = [point.step_us / 1000 for point in scaling.points]
     left.plot(places, times, "o", ms=5, color=palette.ink, label="measured")
     left.set_ylabel("ms a step")
+    right.axhline(100, color=palette.default, lw=1.0, ls=(0, (4, 3)))
+    for place, point in zip(places, scaling.points, strict=True):
+        ends = [100 * point.efficiency_low, 100 * point.efficiency_high]
+        if place:  # the first is what the others are measured by
+            right.plot([place, place], ends, color=palette.tuned, lw=1.0, alpha=0.7)
     right.plot(
         places, [100 * point.efficiency for point in scaling.points], "o-", color=palette.tuned
     )
-    right.set_ylim(0, max(105.0, *(105 * point.efficiency for point in scaling.points)))
+    right.set_ylim(0, 1.05 * max(100.0, *(100 * one.efficiency_high for one in scaling.points[1:])))
     right.set_ylabel("efficiency, %")
     for axes in (left, right):
         axes.set_xticks(places, labels)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
 
+from autotune.errors import LogError
 from autotune.report.changed import stamp
 from autotune.storage.locking import holder
 from autotune.storage.paths import default_db_path
@@ -21,12 +23,14 @@ def follow(
     """Write a page anew whenever its logs have changed, until all of them are finished.
 
     A job that was seen to hold a log and no longer does has ended, too. The last page follows
-    nothing any more; so it is after an interrupt from the keyboard.
+    nothing any more; so it is after an interrupt from the keyboard. A log that cannot be read
+    (it is being replaced, is locked, or its file system has gone) is tried again.
 
     Args:
         paths: The logs.
         rewrite: Writes the page; its argument is the number of seconds after which an open page is
-            to be read again, or None. Returns whether tuning has finished in all logs.
+            to be read again, or None. Returns whether tuning has finished in all logs; raises
+            ``LogError`` where one cannot be read.
         every_s: Seconds between two looks.
         sleep: Waits.
     """
@@ -38,10 +42,11 @@ def follow(
             now = tuple(stamp(path) for path in paths)
             is_held = any(map(is_in_use, paths))
             if now != seen or was_held != is_held:
-                is_over = rewrite(every_s) or (was_held and not is_held)
-                seen, was_held = now, was_held or is_held
-                if is_over:
-                    break
+                with contextlib.suppress(LogError):
+                    is_over = rewrite(every_s) or (was_held and not is_held)
+                    seen, was_held = now, was_held or is_held
+                    if is_over:
+                        break
             sleep(every_s)
     except KeyboardInterrupt:
         pass

@@ -13,7 +13,7 @@ from autotune.report import figures
 from autotune.report.explain import Explanation
 from autotune.report.needs import needed
 from autotune.report.story import Story, read_story
-from autotune.storage.readings import NO_PAIR, read_readings
+from autotune.storage.readings import KINDS, NO_PAIR, read_readings
 from autotune.trial import Gain
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Log:
         pairs = [None if pair == NO_PAIR else pair for pair in found.pair]
         columns: dict[str, Any] = {
             "trial": found.trial_id,
-            "kind": [str(kind) for kind in found.kind],
+            "kind": [str(KINDS[kind]) for kind in found.kind],
             "pair": pairs,
             "steps": found.steps,
             "duration_us": found.duration_us,

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import OutputError
+from autotune.exact import value_text
 from autotune.report import figures, tables, timelines
-from autotune.report.explain import range_text
+from autotune.report.explain import Slice, range_text
 from autotune.report.needs import needed
 from autotune.report.several import Comparison, model_text
 from autotune.report.story import Story, state_text
@@ -24,6 +28,19 @@ from autotune.result import setting_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_NUMBER_AND_PERCENT = re.compile(r"(?<=\d) (?=%)")
+"""The space in "3 %", at which no line may end."""
+TITLES = {
+    "pairs": "Gain of every pair of windows",
+    "changes": "Gain of each change from the default to the setting",
+    "slices": "Gain by the value of each parameter",
+    "waiting": "What a step computes and waits",
+    "history": "Gain of every trial, and the default's step time, against time",
+    "gains": "Gain of each log",
+    "scaling": "Step time and efficiency by the number of ranks",
+    "timelines": "Phases of a step",
+}
+"""What screen readers call the pictures."""
 WORTH_SAYING = 0.005
 """What readings say beyond the surrogate is worth a sentence from here on."""
 
@@ -85,7 +102,8 @@ def html_of_several(
             "scaling",
             figures.draw_scaling(found, MARKED),
             "Left: a step, its work and C(W) by the model, and what was measured. Right: the "
-            "efficiency.",
+            "efficiency, with what the middle half of the windows makes of it; dashed: nothing "
+            "lost.",
             tables.scaling(found),
         ),
         "scaling_text": model_text(found) if found is not None else "",
@@ -107,6 +125,9 @@ class TimelineSection:
             "Every moment of a step belongs to one phase, the furthest one under way.",
         )
         self.facts = timelines.facts(lines)
+        self.files = [
+            (name, report.path) for name, report in zip(lines.names, lines.reports, strict=True)
+        ]
         self.texts = timelines.texts(lines)
 
 
@@ -117,7 +138,7 @@ def render(template: str, content: dict[str, Any]) -> str:
         OutputError: The extra ``report`` is not installed.
     """
     text: str = _environment().get_template(template).render(content)
-    return text
+    return _NUMBER_AND_PERCENT.sub("\u00a0", text)
 
 
 @functools.cache
@@ -134,14 +155,12 @@ def _environment() -> Any:
     return environment
 
 
-def picture(
-    key: str, figure: Figure | None, caption: str, *shown: Table | None, title: str = ""
-) -> Picture | None:
+def picture(key: str, figure: Figure | None, caption: str, *shown: Table | None) -> Picture | None:
     """Return a figure for a page; None where there is nothing to draw."""
     if figure is None:
         return None
     held = tuple(table for table in shown if table is not None)
-    svg = inline(figure, key=key, title=title or caption, description=caption)
+    svg = inline(figure, key=key, title=TITLES[key], description=caption)
     return Picture(svg=svg, caption=caption, tables=held)
 
 
@@ -164,6 +183,7 @@ class Sections:
             "Each dot is one pair of windows, read side by side; the dashed line is the default.",
             tables.pairs(story),
         )
+        self.pairs_text = _pairs_text(story)
         self.why = self.slices = self.ranges = None
         if explanation is not None:
             self.why = picture(
@@ -179,21 +199,25 @@ class Sections:
                 figures.draw_slices(explanation, MARKED, story=story),
                 "Line and band: the smooth part of the surrogate's gain over the default with its "
                 "90 % interval, all other parameters as in the setting. Dotted: its own value. "
-                "Full dots: trials on this slice; hollow dots: trials that differ from it in other "
-                "parameters as well.",
+                "Full dots: readings of trials on this slice; hollow dots: of trials that differ "
+                "from it in other parameters as well.",
                 *tables.slices(explanation),
             )
         self.waiting = picture(
             "waiting",
             figures.draw_waiting(story, MARKED),
-            "A training step: its own work, and what it waits for communication.",
+            "A training step: its own work, and what it waits for communication. Medians of "
+            "windows that were read side by side; the gain above compares them one by one, so it "
+            "may differ from what these medians give.",
             tables.waiting(story),
         )
         self.cost = tables.cost(story)
         self.history = picture(
             "history",
             figures.draw_history(story, MARKED),
-            "Above: every trial's gain over the default near it in time, with its 90 % interval. "
+            "Above: every trial's gain over the default near it in time, with its 90 % interval, "
+            "as the tuner saw it when the trial ended, those near it counted in; of the setting "
+            "that is spoken of above it is up to date. "
             "Below: the default's step time, read again between all others.",
             tables.history(story),
             tables.drift(story),
@@ -253,15 +277,18 @@ class Sections:
         if explanation is None:
             return self.why_text if self._story.view.best is None else self._no_explanation
         wide = [one for one in explanation.slices if len(one.inside) > 1]
-        narrow = [one.parameter.word for one in explanation.slices if len(one.inside) == 1]
         parts = []
         if wide:
             ranges = "; ".join(f"{one.parameter.word} {range_text(one)}" for one in wide)
-            parts.append(f"Within these ranges a change makes no visible difference: {ranges}.")
-        if narrow:
-            last = f" and {narrow[-1]}" if len(narrow) > 1 else narrow[-1]
-            names = ", ".join(narrow[:-1]) + last
-            parts.append(f"Every other value of {names} does make one.")
+            parts.append(f"Within these ranges less than 1 % is expected to change: {ranges}.")
+        sure = [one for one in explanation.slices if one.matters and one.is_sure]
+        open_ = [one for one in explanation.slices if one.matters and not one.is_sure]
+        if sure:
+            parts.append(f"Expected to change something: {_farthest(sure)}.")
+        if open_:
+            parts.append(f"Not told apart from nothing by these readings: {_farthest(open_)}.")
+        if self._story.verdict.kind is Kind.NOT_PROVEN:
+            parts.append("The comparison in pairs, which is surer, has not proven any of it.")
         default = self._story.view.trials[0].params
         where = "default" if explanation.around == default else "setting that is spoken of above"
         return f"Around the {where}: {' '.join(parts)}"
@@ -295,10 +322,33 @@ class Sections:
             return "The default was read once only, so its drift is not known."
         return (
             f"From the beginning to the end of the run the default's step time changed by "
-            f"{percent(curve.drift)}; between its fastest and slowest moment lie "
-            f"{share(curve.spread)}. Gains are not touched by that: every setting is compared with "
-            "the default near it in time."
+            f"{percent(curve.drift)}; its slowest moment took {1 + curve.spread:.2f} times as long "
+            "as its fastest. Every setting is compared with the default near it in time: what "
+            "changes slowly is in no gain, the rest makes the intervals wider."
         )
+
+
+def _pairs_text(story: Story) -> str:
+    """Return how far a comparison is that has not ended."""
+    if not story.pairs or story.compared is None or story.verdict.compared:
+        return ""
+    gains = sorted(pair.gain for pair in story.pairs)
+    what = setting_text(story.compared.params, beside=story.view.trials[0].params)
+    pairs = f"{len(gains)} pair{'s' if len(gains) > 1 else ''}"
+    return (
+        f"The comparison of {what} with the default has begun: {pairs} so far, median gain "
+        f"{percent(median(gains))} ({percent(gains[0])} to {percent(gains[-1])})."
+    )
+
+
+def _farthest(slices: Sequence[Slice]) -> str:
+    """Return of each parameter the value that is expected to change most, and by how much."""
+    return "; ".join(
+        f"{value_text(one.parameter, one.farthest.value)} "
+        f"({percent(one.farthest.difference.estimate)})"
+        for one in slices
+        if one.farthest is not None
+    )
 
 
 def write(path: str, text: str) -> None:

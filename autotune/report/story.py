@@ -10,6 +10,7 @@ import math
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autotune.errors import AutotuneError
@@ -86,9 +87,12 @@ class Story:
         made_at: When this was read, in ISO 8601, UTC.
         verdict: Is tuned faster, and how sure?
         pairs: Windows that were compared side by side.
+        compared: The setting that they compare with the default; None: there are none.
         replay: What to run; None: there is no answer.
         explanation: Why, and what does not matter; None: too little is known.
-        default, tuned: What a step waits for, under the default and the other setting.
+        default, tuned: What a step waits for, under the default and the other setting, by windows
+            that were read side by side.
+        throughout: The same under the default by all of its windows.
         cost: What tuning cost; None: not known.
         attempts: The history.
         drift: The default's step time over time; None: not known.
@@ -102,10 +106,12 @@ class Story:
     made_at: str
     verdict: Verdict
     pairs: tuple[Pair, ...] = ()
+    compared: Trial | None = None
     replay: Replay | None = None
     explanation: Explanation | None = None
     default: Waiting | None = None
     tuned: Waiting | None = None
+    throughout: Waiting | None = None
     cost: Cost | None = None
     attempts: tuple[Attempt, ...] = ()
     drift: Curve | None = None
@@ -164,18 +170,29 @@ def tell(view: LogView, *, explains: bool = True) -> Story:
     result, trials, other = result_of(view), known_trials(view), other_of(view)
     evidence = Evidence(_readings(view))
     number = other.trial_id if other is not None else 0
-    pairs = evidence.pairs(number, view.certificate) if number else ()
+    # A comparison that goes on, or was cut off, may be of another setting than the best so far.
+    compared = number if view.finished else evidence.compared_at_last()
+    pairs = evidence.pairs(compared, view.certificate) if compared else ()
     default = evidence.waiting(0, beside=number or None)
     sizes = tensor_sizes(view.run.fingerprint) if view.run is not None else []
     return replace(
         story,
         pairs=pairs,
+        compared=next((trial for trial in trials if pairs and trial.trial_id == compared), None),
         replay=_replay(view, result),
-        explanation=_explanation(trials, view, other, pairs, around=result.params)
+        explanation=_explanation(
+            trials,
+            view,
+            other,
+            pairs if compared == number else (),
+            readings=evidence.read_gains(),
+            around=result.params,
+        )
         if explains
         else None,
         default=default,
         tuned=evidence.waiting(number, beside=number) if number else None,
+        throughout=evidence.waiting(0),
         cost=_cost(view, evidence, default, verdict),
         attempts=_attempts(trials, evidence),
         drift=evidence.default_curve(),
@@ -250,6 +267,7 @@ def _explanation(
     other: Trial | None,
     pairs: tuple[Pair, ...],
     *,
+    readings: Mapping[int, tuple[float, float]],
     around: Setting,
 ) -> Explanation | None:
     if view.database is None or view.run is None or not trials:
@@ -262,6 +280,7 @@ def _explanation(
             setting,
             around=around if view.finished else setting,
             fingerprint=view.run.fingerprint,
+            readings=readings,
             known=known,
             std=_deviation_of(pairs),
         )

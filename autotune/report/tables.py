@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from autotune.exact import rounded, rounded_shown, value_text
 from autotune.report.explain import Explanation, bare_text, range_text
 from autotune.report.figures import waiting_rows
-from autotune.report.several import Comparison, Scaling, answer_text, in_force
+from autotune.report.several import Comparison, Scaling, answer_text, default_of, in_force
 from autotune.report.story import Story, state_text
 from autotune.report.verdict import percent, share
-from autotune.result import SCORE_UNIT
+from autotune.result import SCORE_UNIT, setting_text
 from autotune.space import Parameter
 from autotune.timeline.findings import size
 from autotune.trial import Gain, Setting
@@ -67,8 +67,12 @@ def pairs(story: Story) -> Table | None:
     """Return every pair of the comparison."""
     if not story.pairs:
         return None
+    what = "the other setting"
+    if story.compared is not None:
+        default = story.view.trials[0].params
+        what = setting_text(story.compared.params, beside=default) or what
     return Table(
-        caption="Every pair of windows: the default beside the other setting",
+        caption=f"Every pair of windows: the default beside {what}",
         header=("pair", "default, ms a step", "other, ms a step", "gain"),
         rows=tuple(
             (str(one.number), ms(one.default_us), ms(one.other_us), percent(one.gain))
@@ -181,7 +185,7 @@ def history(story: Story) -> Table:
     order = attempts[0].trial.params.reading_order() if attempts else ()
     header = ["trial", *map(_column, order)]
     header += [f"score, {SCORE_UNIT.partition(',')[0]}"]
-    header += ["gain", "90 % interval"] if has_gains else []
+    header += ["gain when it ended", "90 % interval"] if has_gains else []
     header += ["ended after, s", "windows"] if is_timed else []
     rows, mark = [], -1
     for number, one in enumerate(attempts):
@@ -272,8 +276,10 @@ def cost(story: Story) -> Table | None:
     price = story.cost.price
     kept = story.cost.break_even
     even = "nothing was kept that could make up for it"
-    if kept is not None:
-        even = "at once: nothing was lost" if price.lost_us <= 0 else steps_text(kept)
+    if price.lost_us <= 0:
+        even = "at once: nothing was lost"
+    elif kept is not None:
+        even = steps_text(kept)
     budget = UNKNOWN if story.cost.budget is None else share(story.cost.budget)
     lost = f"{duration(price.lost_us / 1e6)} ({share(price.share)})"
     if price.lost_us <= 0:
@@ -355,7 +361,7 @@ def gains(comparison: Comparison) -> Table:
     """Return several logs, one a row."""
     rows = []
     for name, story in zip(comparison.names, comparison.stories, strict=True):
-        run, step = story.view.run, in_force(story)
+        run, step, default = story.view.run, in_force(story), default_of(story)
         verdict = story.verdict
         spoken = " ".join(interval(verdict.gain)).replace(" % ", " % (", 1) + ")"
         worth = "-" if verdict.gain is None else spoken
@@ -368,7 +374,7 @@ def gains(comparison: Comparison) -> Table:
                 "-" if run is None else str(run.cross_size),
                 verdict.answer,
                 worth,
-                "-" if story.default is None else ms(story.default.step_us),
+                "-" if default is None else ms(default.step_us),
                 "-" if step is None else ms(step.step_us),
                 "-" if step is None else share(step.share),
                 answer_text(story),
@@ -401,6 +407,7 @@ def scaling(found: Scaling) -> Table:
             ms(point.step_us),
             f"{point.speed_up:.2f}",
             share(point.efficiency),
+            f"{share(point.efficiency_low).removesuffix(' %')} to {share(point.efficiency_high)}",
             ms(point.model_us),
             ms(point.communication_us),
             ms(point.wait_us),
@@ -415,6 +422,7 @@ def scaling(found: Scaling) -> Table:
             "answer",
             "speed-up",
             "efficiency",
+            "by the middle half of the windows",
             work,
             "C(W)",
             "waiting that was seen",

@@ -108,8 +108,8 @@ def _certified(view: LogView, certificate: Certificate) -> Verdict:
     notes = [
         f"Compared in {certificate.pairs} pairs of windows side by side, in random order, inside "
         "the job.",
-        f"How sure: the test certifies a setting that is not faster in at most {risk}, and the "
-        "interval's lower end holds as surely, whenever the test stopped.",
+        f"How sure: such a comparison certifies a setting that is not faster in at most {risk}, "
+        "and the interval's lower end holds as surely, whenever the test stopped.",
     ]
     if certificate.certified and gain is not None:
         saved = f"a step takes {share(1 / (1 + gain.estimate))} of the default's time"
@@ -123,11 +123,15 @@ def _certified(view: LogView, certificate: Certificate) -> Verdict:
             compared=True,
         )
     seen = "" if gain is None else f" ({percent(gain.estimate)}, {between(gain)})"
+    what = "The best other setting"
+    for trial in view.trials:
+        if trial.trial_id == certificate.trial_id != 0:
+            what += f", {setting_text(trial.params, beside=view.trials[0].params)},"
     return Verdict(
         kind=Kind.NOT_PROVEN,
         answer="Not proven",
-        text=f"The best other setting was compared with the default and not proven faster{seen}; "
-        "the default stays.",
+        text=f"{what} was compared with the default and not proven faster{seen}; the default "
+        "stays.",
         notes=(*notes, f"The tuner's own words: {certificate.reason}."),
         gain=gain,
         compared=True,

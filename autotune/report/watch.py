@@ -1,8 +1,8 @@
 """The live view in a terminal: where a run is, what is best so far, what is left.
 
 It only reads: sizes and times of the log's files once a second, and the log itself where those have
-changed. It limits itself to a thousandth of a core: after a view that took 4 ms of CPU time it
-waits for 8 s, and half is left for looking at the files.
+changed. It limits itself to a thousandth of a core: after a view that took 7 ms of CPU time the
+next one is due in 10 s, and the rest is left for looking at the files.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
 from autotune.errors import LogError
 from autotune.exact import rounded
-from autotune.report.changed import stamp
+from autotune.report.changed import stamp, wait_for
 from autotune.report.evidence import Curve, Evidence, Pair, Price
 from autotune.report.follow import is_in_use
 from autotune.report.story import known_trials
@@ -32,10 +32,12 @@ from autotune.trial import RunState, Trial
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-OWN_SHARE = 0.0005
-"""Part of a core that views take, on average; looks at the files take less than that again."""
-LOOK_S, LONGEST_S = 1.0, 30.0
-"""Seconds between two looks at the files, and between two views of a log that changes, at most."""
+OWN_SHARE = 0.0007
+"""Part of a core that views take; looks at the files take less than 0.0002."""
+LOOK_S = 1.0
+"""Seconds between two looks at the files, and between two views, at least."""
+PATIENCE = 3
+"""Views in a row that fail before it is said: a log may just be being replaced, or be locked."""
 TRIALS_SHOWN = 8
 FEWEST_PAIRS, MOST_PAIRS = 6, 48
 """Pairs of a comparison, see ``autotune.tuning.comparing.certify``."""
@@ -56,6 +58,7 @@ class Now:
         budget: Share that it may cost; None: not known.
         drift: The default's step time; None: not known.
         left_s: Seconds that are left, at most, of what goes on now; None: not known.
+        trouble: Why the log cannot be read any more; what is shown is from before.
     """
 
     view: LogView
@@ -68,6 +71,7 @@ class Now:
     budget: float | None
     drift: Curve | None
     left_s: float | None
+    trouble: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -102,7 +106,7 @@ class Follower:
     def __init__(self, path: str) -> None:
         """Follow the log at ``path``; nothing is read yet."""
         self._path = path
-        self._known: tuple[str, int, Readings] | None = None
+        self._known: tuple[tuple[object, ...], Readings] | None = None
 
     def look(self) -> Now:
         """Return where the run is.
@@ -133,18 +137,17 @@ class Follower:
     def _readings(self, view: LogView) -> Readings:
         if view.database is None or view.run is None:
             return Readings()
-        key = (view.database, view.run.run_id)
-        if self._known is None or self._known[:2] != key:
-            self._known = (*key, Readings())
-        return read_readings(*key, self._known[2])
+        run = view.run
+        key = (view.database, run.run_id, run.started_at, run.host, run.pid, run.seed)
+        if self._known is None or self._known[0] != key:  # a log that began anew counts anew
+            self._known = (key, Readings())
+        return read_readings(view.database, run.run_id, self._known[1])
 
 
 def _pairs(view: LogView, evidence: Evidence) -> tuple[Pair, ...]:
     """Return the pairs of the comparison that goes on or has been made."""
-    for trial in reversed(view.trials):
-        if trial.trial_id and (pairs := evidence.pairs(trial.trial_id, view.certificate)):
-            return pairs
-    return ()
+    other = evidence.compared_at_last()
+    return evidence.pairs(other, view.certificate) if other else ()
 
 
 def _left_s(evidence: Evidence, most: int | None, pairs: tuple[Pair, ...]) -> float | None:
@@ -164,7 +167,7 @@ def show(path: str, *, once: bool = False) -> None:
     """Show the log at ``path`` in the terminal until tuning has finished or the user interrupts.
 
     Args:
-        path: The log.
+        path: The log; on a terminal it need not be there yet.
         once: Show it once only; so it is where the output is no terminal.
 
     Raises:
@@ -175,13 +178,14 @@ def show(path: str, *, once: bool = False) -> None:
 
     console = Console(highlight=False)
     follower = Follower(path)
-    now = follower.look()
     if once or not console.is_terminal:
-        _print(console, now)
+        _print(console, follower.look())
         return
+    wait_for(path, console.print)
+    now = follower.look()
     with Live(console=console, auto_refresh=False, transient=False) as live:
         live.update(picture(now), refresh=True)
-        watch(path, follower, lambda seen: live.update(picture(seen), refresh=True))
+        watch(path, follower, lambda seen: live.update(picture(seen), refresh=True), first=now)
 
 
 def watch(
@@ -189,27 +193,45 @@ def watch(
     follower: Follower,
     update: Callable[[Now], None],
     *,
+    first: Now,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Call ``update`` whenever the log has changed, until tuning has finished.
 
-    Returns as well when the user interrupts, and when a job that held the log has ended.
+    Returns as well when the user interrupts, and when a job that held the log has ended. A log that
+    cannot be read for a while, such as one on a file system that has gone, is said once and waited
+    for.
+
+    Args:
+        path: The log.
+        follower: Reads it.
+        update: Shows it.
+        first: What is shown already.
+        sleep: Waits.
     """
-    seen, was_held = stamp(path), is_in_use(path)
-    due_s = 0.0
+    now, seen, was_held = first, None, first.in_use
+    due_s, failures = 0.0, 0
     try:
-        while True:
-            sleep(max(LOOK_S, due_s - time.monotonic()))
+        while not now.view.finished:
+            sleep(LOOK_S)
             present, is_held = stamp(path), is_in_use(path)
+            has_ended = was_held and not is_held
             if present == seen and is_held == was_held:
+                continue
+            if time.monotonic() < due_s and not has_ended:
                 continue
             begin_s = time.process_time()
             try:
-                now = follower.look()
-            except LogError:  # it is being replaced, or locked: the next look sees it
+                now, failures = follower.look(), 0
+            except LogError as error:
+                failures += 1
+                if failures == PATIENCE:
+                    update(replace(now, trouble=str(error)))
+                seen = None  # also a log that comes back as it was is read again
+                due_s = time.monotonic() + pause_s(time.process_time() - begin_s)
                 continue
             update(now)
-            if now.view.finished or (was_held and not is_held):
+            if has_ended:
                 return
             seen, was_held = present, is_held
             due_s = time.monotonic() + pause_s(time.process_time() - begin_s)
@@ -218,8 +240,8 @@ def watch(
 
 
 def pause_s(cpu_s: float) -> float:
-    """Return how long to wait after a look that took so much CPU time."""
-    return min(max(LOOK_S, cpu_s / OWN_SHARE), LONGEST_S)
+    """Return how long to wait after a view that took so much CPU time."""
+    return max(LOOK_S, cpu_s / OWN_SHARE)
 
 
 def _print(console: Console, now: Now) -> None:
@@ -270,7 +292,10 @@ def lines(now: Now) -> list[tuple[str, str]]:
         step, change = rounded(float(now.drift.step_us[-1]) / 1000, 4), percent(now.drift.drift)
         text = f"the default takes {step} ms a step now, {change} since the beginning"
         found.append(("drift", text))
-    return [*found, *(("warning", text) for text in view.warnings)]
+    warnings = [*view.warnings]
+    if now.trouble:
+        warnings.append(f"{now.trouble}; what stands here was read before that")
+    return [*found, *(("warning", text) for text in warnings)]
 
 
 def _budget_text(price: Price, budget: float | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from autotune.errors import LogError
 from autotune.report import page
+from autotune.report.changed import wait_for
 from autotune.report.follow import follow
 from autotune.report.several import compare
 from autotune.report.story import Story, read_story
@@ -19,6 +20,7 @@ def report(
     timelines: Sequence[str] = (),
     follow_s: float | None = None,
     began: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, ...]:
     """Write a page about one log, or one that compares several.
 
@@ -27,8 +29,9 @@ def report(
         output: The file.
         timelines: Timelines of the job: one, or before and after.
         follow_s: Write it anew while the job runs, with so many seconds from one look at its log to
-            the next, until it has ended; None: write it once.
+            the next, until it has ended; None: write it once. The logs need not be there yet.
         began: Is called when the file is there for the first time.
+        say: Is told what this waits for.
 
     Returns:
         Sentences for people, from reading the logs.
@@ -45,12 +48,14 @@ def report(
         try:
             stories[:] = [read_story(path, explains=len(paths) == 1) for path in paths]
         except LogError:
-            if not stories:
+            if again_s is not None or not stories:
                 raise
-            return False  # it is being replaced, or locked: the page stays as it is
+            # The last page says what was read at last.
         page.write(output, _text(stories, lines, again_s))
         return all(story.view.finished for story in stories)
 
+    for path in paths if follow_s is not None else ():
+        wait_for(path, say)
     rewrite(None)
     began()
     if follow_s is not None and not all(story.view.finished for story in stories):

@@ -6,10 +6,11 @@ objects, and a reader that follows a running job asks only for what is new.
 
 from __future__ import annotations
 
-import sqlite3
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from autotune.storage.sqlite_reader import open_read_only
 from autotune.trial import SampleKind
@@ -27,8 +28,12 @@ _COLUMNS = (
     "finished_at",
 )
 NO_PAIR = -1
+KINDS = tuple(SampleKind)
+_KIND_NUMBERS = {str(kind): number for number, kind in enumerate(KINDS)}
 LARGEST = 1e18
-"""No time in microseconds, number of bytes or score is so large; NaN is none either."""
+"""No time in microseconds, number of bytes or score is so large."""
+ROWS_AT_A_TIME = 10_000
+"""Held as objects of Python; all that has been read is held as plain numbers."""
 
 
 def _numbers() -> array[float]:
@@ -39,6 +44,10 @@ def _counts() -> array[int]:
     return array("q")
 
 
+def _bytes() -> array[int]:
+    return array("B")
+
+
 @dataclass
 class Readings:
     """Readings of one run in the order in which they were made; rows are only added.
@@ -46,7 +55,7 @@ class Readings:
     Attributes:
         last_id: Row id of the latest one; 0: there is none.
         trial_id: The trial whose setting was in force; 0 is the default.
-        kind: What the window was read for.
+        kind: What the window was read for: its place in ``KINDS``.
         pair: Number of the certificate pair, or ``NO_PAIR``.
         steps: Scored steps in the window.
         duration_us, payload_bytes, exposed_us, score: As in ``Sample``.
@@ -56,7 +65,7 @@ class Readings:
 
     last_id: int = 0
     trial_id: array[int] = field(default_factory=_counts)
-    kind: list[SampleKind] = field(default_factory=list)
+    kind: array[int] = field(default_factory=_bytes)
     pair: array[int] = field(default_factory=_counts)
     steps: array[int] = field(default_factory=_counts)
     duration_us: array[float] = field(default_factory=_numbers)
@@ -77,10 +86,12 @@ def read_readings(database: str, run_id: int, known: Readings | None = None) -> 
         LogError: The database cannot be read, or holds values that are not ours.
     """
     readings = known if known is not None else Readings()
+    query = f"SELECT {', '.join(_COLUMNS)} FROM samples WHERE run_id = ? AND id > ? ORDER BY id"
     with open_read_only(database) as connection:
-        query = f"SELECT {', '.join(_COLUMNS)} FROM samples WHERE run_id = ? AND id > ? ORDER BY id"
-        for row in connection.execute(query, (run_id, readings.last_id)):
-            _append(readings, row)
+        cursor = connection.execute(query, (run_id, readings.last_id))
+        cursor.row_factory = None
+        while rows := cursor.fetchmany(ROWS_AT_A_TIME):
+            _append(readings, list(zip(*rows, strict=True)))
         trials = connection.execute(
             "SELECT trial_id, finished_at FROM trials WHERE run_id = ?", (run_id,)
         )
@@ -97,20 +108,36 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _append(readings: Readings, row: sqlite3.Row) -> None:
-    number, trial_id, kind, pair, steps, duration_us, payload, exposed_us, score, finished_at = row
-    numbers = [float(value) for value in (duration_us, payload, exposed_us, score)]
-    counts = [int(trial_id), NO_PAIR if pair is None else int(pair), int(steps)]
-    if not all(0 <= value < LARGEST for value in numbers) or counts[2] < 0:
-        raise ValueError(f"sample {number}: a number that is negative or absurd")
-    finished_s, what = seconds(finished_at), SampleKind(kind)
-    readings.trial_id.append(counts[0])
-    readings.pair.append(counts[1])
-    readings.steps.append(counts[2])
-    readings.kind.append(what)
-    readings.duration_us.append(numbers[0])
-    readings.payload_bytes.append(numbers[1])
-    readings.exposed_us.append(numbers[2])
-    readings.score.append(numbers[3])
-    readings.finished_s.append(finished_s)
-    readings.last_id = int(number)
+def _append(readings: Readings, columns: Sequence[Sequence[Any]]) -> None:
+    """Add rows, given by column; all of them or, where a value is not ours, none."""
+    ids, trial_ids, kinds, pairs = columns[:4]
+    pairs = [NO_PAIR if pair is None else pair for pair in pairs]
+    whole = [array("q", column) for column in (trial_ids, pairs, columns[4])]
+    numbers = [_numbers_of(column) for column in columns[5:9]]
+    if min(whole[2]) < 0:
+        raise ValueError(f"samples up to {ids[-1]}: a negative number of steps")
+    moments = {text: seconds(text) for text in set(columns[9])}
+    added: dict[str, Iterable[Any]] = {
+        "trial_id": whole[0],
+        "pair": whole[1],
+        "steps": whole[2],
+        "kind": array("B", map(_KIND_NUMBERS.__getitem__, kinds)),
+        **dict(zip(_COLUMNS[5:9], numbers, strict=True)),
+        "finished_s": array("d", map(moments.__getitem__, columns[9])),
+    }
+    for name, values in added.items():
+        getattr(readings, name).extend(values)
+    readings.last_id = int(ids[-1])
+
+
+def _numbers_of(column: Sequence[Any]) -> array[float]:
+    """Return a column as numbers.
+
+    Raises:
+        ValueError: One is text, negative or absurdly large.
+    """
+    if not set(map(type, column)) <= {int, float}:
+        raise ValueError("a sample has text, or nothing, where a number is expected")
+    if min(column) < 0 or max(column) >= LARGEST:
+        raise ValueError("a sample has a number that is negative or absurd")
+    return array("d", column)

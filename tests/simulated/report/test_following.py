@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 import made_logs
 from autotune.cli.main import main
+from autotune.errors import LogError
 from autotune.report import watch
-from autotune.report.changed import stamp
+from autotune.report.changed import stamp, wait_for
 from autotune.report.follow import follow
 from autotune.trial import Trial
 
@@ -62,7 +64,7 @@ def test_a_view_goes_through_all_phases_and_ends(growing: Growing, at_once: None
     growing.sleep(0)
     first = follower.look()
     assert first.in_use and "explores" in first.phase
-    watch.watch(growing.path, follower, seen.append, sleep=growing.sleep)
+    watch.watch(growing.path, follower, seen.append, first=first, sleep=growing.sleep)
     phases = [now.phase.split(":")[0] for now in seen]
     assert "compares with the default" in phases and phases[-1] == "finished"
     assert phases == sorted(phases, key=["explores", phases[-2], "finished"].index)
@@ -84,10 +86,10 @@ def test_a_follower_reads_only_what_is_new(growing: Growing) -> None:
     growing.sleep(0)
     follower.look()
     assert follower._known is not None
-    readings, count = follower._known[2], len(follower._known[2])
+    readings, count = follower._known[1], len(follower._known[1])
     growing.sleep(0)
     follower.look()
-    assert follower._known[2] is readings and len(readings) > count
+    assert follower._known[1] is readings and len(readings) > count
 
 
 def test_a_job_that_ends_early_ends_the_view(growing: Growing, at_once: None) -> None:
@@ -100,7 +102,8 @@ def test_a_job_that_ends_early_ends_the_view(growing: Growing, at_once: None) ->
         assert turns < 6
 
     seen: list[watch.Now] = []
-    watch.watch(growing.path, watch.Follower(growing.path), seen.append, sleep=sleep)
+    follower = watch.Follower(growing.path)
+    watch.watch(growing.path, follower, seen.append, first=follower.look(), sleep=sleep)
     assert not seen[-1].in_use and not seen[-1].view.finished
 
 
@@ -108,13 +111,82 @@ def test_an_interrupt_ends_a_view(growing: Growing) -> None:
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    watch.watch(growing.path, watch.Follower(growing.path), lambda now: None, sleep=interrupt)
+    follower, seen = watch.Follower(growing.path), []
+    watch.watch(growing.path, follower, seen.append, first=follower.look(), sleep=interrupt)
+    assert seen == []
+
+
+def test_a_finished_log_is_not_waited_for(logs: dict[str, str]) -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError("nothing will come any more")
+
+    follower = watch.Follower(logs["gain"])
+    watch.watch(logs["gain"], follower, lambda now: None, first=follower.look(), sleep=sleep)
+
+
+def test_a_file_system_that_goes_and_comes_back_is_said_and_waited_for(
+    tmp_path: Path, at_once: None, logs: dict[str, str]
+) -> None:
+    folder, away = tmp_path / "shared", tmp_path / "away"
+    shutil.copytree(Path(logs["unfinished"]).parent, folder)
+    path, seen, turns = str(folder / "log.csv"), [], 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 2:
+            folder.rename(away)
+        if turns == 8:
+            away.rename(folder)
+        if turns == 10:
+            raise KeyboardInterrupt
+
+    follower = watch.Follower(path)
+    watch.watch(path, follower, seen.append, first=follower.look(), sleep=sleep)
+    troubles = [now.trouble for now in seen]
+    assert [bool(trouble) for trouble in troubles] == [False, True, False]
+    assert "no such file" in dict(watch.lines(seen[1]))["warning"]
+    assert seen[1].trials == seen[0].trials == seen[2].trials != ()
+
+
+def test_a_log_that_began_anew_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.csv"
+    entries = made_logs.job("bowl", 3, most_steps=400)
+    follower = watch.Follower(made_logs.write(path, entries))
+    follower.look()
+    for file in tmp_path.iterdir():
+        file.unlink()
+    monkeypatch.setattr(made_logs, "BEGIN_S", made_logs.BEGIN_S + 3600)
+    made_logs.write(path, entries[: len(entries) // 2])
+    now = follower.look()
+    assert follower._known is not None
+    fresh = watch.Follower(str(path))
+    assert fresh.look().price == now.price
+    assert fresh._known is not None and len(fresh._known[1]) == len(follower._known[1])
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    path, said, turns = tmp_path / "log.csv", [], 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            path.write_text("")
+
+    wait_for(str(path), said.append, sleep=sleep)
+    assert turns == 3 and len(said) == 1 and str(path) in said[0]
+    wait_for(str(path), said.append, sleep=sleep)
+    wait_for(str(tmp_path / "no folder" / "log.csv"), said.append, sleep=sleep)
+    assert turns == 3 and len(said) == 1
 
 
 def test_a_view_takes_a_thousandth_of_a_core() -> None:
     assert watch.pause_s(0.0001) == watch.LOOK_S
-    assert watch.pause_s(0.005) == pytest.approx(10.0)
-    assert watch.pause_s(1.0) == watch.LONGEST_S
+    assert watch.pause_s(0.007) == pytest.approx(10.0)
+    assert watch.pause_s(0.7) == pytest.approx(1000.0)
 
 
 def test_the_files_say_when_a_log_has_changed(growing: Growing) -> None:
@@ -165,6 +237,48 @@ def test_a_page_is_not_rewritten_while_nothing_changes(
 
     follow([growing.path], rewrite, every_s=7.0, sleep=idle)
     assert written == [7.0, None]
+
+
+def test_a_page_is_tried_again_when_its_log_could_not_be_read(
+    growing: Growing, at_once: None
+) -> None:
+    turns: list[float] = []
+    tries: list[float | None] = []
+
+    def idle(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 5:
+            raise KeyboardInterrupt
+
+    def rewrite(follow_s: float | None) -> bool:
+        tries.append(follow_s)
+        if len(tries) < 3:
+            raise LogError("locked")
+        return False
+
+    follow([growing.path], rewrite, every_s=7.0, sleep=idle)
+    assert tries == [7.0, 7.0, 7.0, None]
+
+
+def test_the_last_page_of_a_log_that_has_gone_says_what_was_read_at_last(
+    capsys, at_once: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logs: dict[str, str]
+) -> None:
+    folder, page = tmp_path / "shared", tmp_path / "page.html"
+    shutil.copytree(Path(logs["unfinished"]).parent, folder)
+    original: Callable[..., None] = follow
+
+    def interrupted(paths, rewrite, *, every_s) -> None:
+        def sleep(seconds: float) -> None:
+            shutil.rmtree(folder)
+            raise KeyboardInterrupt
+
+        original(paths, rewrite, every_s=every_s, sleep=sleep)
+
+    monkeypatch.setattr("autotune.report.write.follow", interrupted)
+    assert main(["report", str(folder / "log.csv"), "-o", str(page), "--follow"]) == 0
+    text = page.read_text()
+    assert "data-follow" not in text and "Tuning has not finished" in text
+    assert len(capsys.readouterr().err.splitlines()) <= 1
 
 
 def test_the_command_follows_a_job_to_its_end(

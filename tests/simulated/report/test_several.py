@@ -21,6 +21,8 @@ def on_ranks(story: Story, ranks: int, step_us: float, wait_us: float) -> Story:
     assert story.view.run is not None
     step = Waiting(
         step_us=step_us,
+        step_low_us=0.99 * step_us,
+        step_high_us=1.01 * step_us,
         exposed_us=wait_us,
         share=wait_us / step_us,
         share_low=0.0,
@@ -51,6 +53,36 @@ def test_a_job_with_a_batch_for_each_rank_is_fitted(stories: dict[str, Story]) -
     assert found.work_us == pytest.approx(40_000)
     assert found.points[2].speed_up == pytest.approx(4 * 42_000 / 48_000)
     assert found.points[2].efficiency == pytest.approx(42_000 / 48_000)
+
+
+def test_a_fit_that_holds_has_no_doubts(stories: dict[str, Story]) -> None:
+    made = [on_ranks(stories["gain"], w, 40_000 + 1000 * w, 1000 * w) for w in (2, 4, 8)]
+    found, _ = scale(made)
+    assert found is not None and found.is_clear and found.doubts == ()
+    for point in found.points[1:]:
+        assert point.efficiency_low < point.efficiency < point.efficiency_high
+
+
+def test_two_points_are_said_to_prove_nothing(stories: dict[str, Story]) -> None:
+    found, _ = scale([on_ranks(stories["gain"], w, 40_000, 1000) for w in (2, 4)])
+    assert found is not None
+    assert [text.startswith("Two numbers of ranks") for text in found.doubts] == [True]
+
+
+def test_more_than_ranks_can_give_is_said(stories: dict[str, Story]) -> None:
+    steps = {2: 40_000, 4: 36_000, 8: 40_000}
+    found, _ = scale([on_ranks(stories["gain"], w, t, 1000) for w, t in steps.items()])
+    assert found is not None
+    efficiency, short = found.doubts
+    assert efficiency.startswith("111.1 % on 4 ranks is more than ranks can give")
+    assert short.startswith("On 4 ranks a step takes less than the model's work alone")
+
+
+def test_work_that_follows_neither_model_is_said(stories: dict[str, Story]) -> None:
+    steps = {2: 40_000, 4: 80_000, 8: 160_000}
+    found, _ = scale([on_ranks(stories["gain"], w, t, 0) for w, t in steps.items()])
+    assert found is not None and not found.is_clear
+    assert "to the power of +1.00" in found.doubts[0] and "share cores" in found.doubts[0]
 
 
 def test_equal_ranks_or_other_jobs_do_not_scale(stories: dict[str, Story]) -> None:

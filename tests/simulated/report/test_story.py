@@ -8,6 +8,7 @@ from autotune.report.evidence import Evidence, spread_out
 from autotune.report.story import Story, tell
 from autotune.report.verdict import Kind, break_even_steps, expected_maximum, percent
 from autotune.storage.reader import read_log
+from autotune.storage.readings import KINDS as SAMPLE_KINDS
 from autotune.storage.readings import NO_PAIR, Readings, read_readings
 from autotune.trial import Certificate, CommParams, SampleKind, TrialState
 
@@ -28,7 +29,7 @@ def readings_of(*windows: tuple[int, float, float], pair: bool = False) -> Readi
     made = Readings()
     for number, (trial, step_us, end_s) in enumerate(windows):
         made.trial_id.append(trial)
-        made.kind.append(SampleKind.CERTIFY if pair else SampleKind.REREAD)
+        made.kind.append(SAMPLE_KINDS.index(SampleKind.CERTIFY if pair else SampleKind.REREAD))
         made.pair.append(number // 2 if pair else NO_PAIR)
         made.steps.append(1)
         made.duration_us.append(step_us)
@@ -252,3 +253,38 @@ def test_rejected_trials_are_in_the_history_and_not_explained(logs: dict[str, st
     states = [attempt.trial.state for attempt in story.attempts]
     assert states[3] is TrialState.REJECTED
     assert story.explanation is not None and story.explanation.gains == len(trials) - 2
+
+
+def test_a_comparison_that_was_cut_within_its_first_pair_loses_none(
+    stories: dict[str, Story],
+) -> None:
+    """As a job leaves it that was killed, resumed, and then compared another setting."""
+    cut = [(1, 90.0, 1.0)]
+    readings = readings_of(*cut, *[(3, 80.0, 2.0), (0, 100.0, 3.0)] * 3, pair=True)
+    readings.pair[:] = type(readings.pair)("q", [0, 0, 0, 1, 1, 2, 2])
+    pairs = Evidence(readings).pairs(3, stories["gain"].view.certificate)
+    assert [pair.number for pair in pairs] == [1, 2, 3]
+    assert [pair.gain for pair in pairs] == pytest.approx([0.25] * 3)
+    assert Evidence(readings).compared_at_last() == 3
+
+
+def test_gains_as_read_are_those_of_the_trials_own_windows() -> None:
+    one = [(0, 100.0, 1.0), (1, 80.0, 2.0), (0, 120.0, 3.0), (2, 110.0, 4.0)]
+    two = [(0, 100.0, 5.0), (1, 90.0, 6.0), (0, 100.0, 7.0), (3, 1.0, 8.0)]
+    gains = Evidence(readings_of(*one, *two)).read_gains()
+    assert set(gains) == {1, 2}  # nothing stands after the third one
+    first, second = math.log(math.sqrt(100 * 120) / 80), math.log(100 / 90)
+    assert min(first, second) < gains[1][0] < max(first, second)
+    assert gains[2][0] == pytest.approx(math.log(math.sqrt(120 * 100) / 110))
+    assert 0 < gains[1][1] < gains[2][1]
+
+
+def test_the_surrogate_is_told_readings_not_what_the_tuner_made_of_them(
+    stories: dict[str, Story],
+) -> None:
+    explanation = stories["gain"].explanation
+    assert explanation is not None
+    trials = stories["gain"].view.trials
+    told = [explanation.told[trial.params].estimate for trial in trials if trial.gain is not None]
+    seen = [trial.gain.estimate for trial in trials if trial.gain is not None]
+    assert told != seen and told == pytest.approx(seen, abs=0.15)
