@@ -43,6 +43,8 @@ TITLES = {
 """What screen readers call the pictures."""
 WORTH_SAYING = 0.005
 """What readings say beyond the surrogate is worth a sentence from here on."""
+MUCH = 0.1
+"""What cannot be excluded is worth a sentence from here on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,11 +289,28 @@ class Sections:
             parts.append(f"Expected to change something: {_farthest(sure)}.")
         if open_:
             parts.append(f"Not told apart from nothing by these readings: {_farthest(open_)}.")
+        widest = max((abs(end) for one in wide for end in one.bounds), default=0.0)
+        if widest > MUCH:
+            parts.append(
+                "These readings are too noisy to be sure: what the ranges may change nevertheless "
+                "stands in the table."
+            )
         if self._story.verdict.kind is Kind.NOT_PROVEN:
             parts.append("The comparison in pairs, which is surer, has not proven any of it.")
         default = self._story.view.trials[0].params
         where = "default" if explanation.around == default else "setting that is spoken of above"
         return f"Around the {where}: {' '.join(parts)}"
+
+    @property
+    def doubt_text(self) -> str:
+        """Why a gain cannot be communication's alone: it is more than there was to wait for."""
+        gain, headroom = self._story.verdict.gain, self._story.headroom
+        if gain is None or gain.estimate <= headroom + WORTH_SAYING:
+            return ""
+        return (
+            f"The gain that is spoken of above, {percent(gain.estimate)}, is more than that: a "
+            "part of it is noise of the machine, or work beside the communication that became less."
+        )
 
     @property
     def cost_text(self) -> str:

@@ -329,6 +329,8 @@ def state_text(story: Story) -> str:
     view = story.view
     if view.damage:
         return "not known: the last line is damaged"
+    if view.finished and story.holder is not None:
+        return f"finished; in use by {story.holder}, which may be tuning again"
     if view.finished:
         return "finished"
     if story.holder is not None:

@@ -1,8 +1,8 @@
 """The live view in a terminal: where a run is, what is best so far, what is left.
 
 It only reads: sizes and times of the log's files once a second, and the log itself where those have
-changed. It limits itself to a thousandth of a core: after a view that took 7 ms of CPU time the
-next one is due in 10 s, and the rest is left for looking at the files.
+changed. It limits itself to a thousandth of a core: after a view that took 5 ms of CPU time the
+next one is due in 10 s, and half is left for looking at the files.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from autotune.trial import RunState, Trial
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-OWN_SHARE = 0.0007
-"""Part of a core that views take; looks at the files take less than 0.0002."""
+OWN_SHARE = 0.0005
+"""Part of a core that views take; looks at the files take less than that again."""
 LOOK_S = 1.0
 """Seconds between two looks at the files, and between two views, at least."""
 PATIENCE = 3

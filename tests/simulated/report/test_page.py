@@ -190,3 +190,14 @@ def test_a_missing_extra_is_one_sentence(capsys, monkeypatch, tmp_path, logs, mo
     monkeypatch.setitem(sys.modules, module, None)
     assert main(["report", logs["empty"], "-o", str(tmp_path / "page.html")]) == 1
     assert "pip install 'hvd-autotune[report]'" in capsys.readouterr().err
+
+
+def test_a_gain_that_is_more_than_there_is_to_wait_for_is_doubted(
+    stories: dict[str, Story],
+) -> None:
+    from dataclasses import replace
+
+    story = stories["gain"]
+    assert story.default is not None and Sections(story).doubt_text == ""
+    waits_little = replace(story, default=replace(story.default, share=0.06))
+    assert "is more than that" in Sections(waits_little).doubt_text
