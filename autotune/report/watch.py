@@ -287,7 +287,7 @@ def lines(now: Now) -> list[tuple[str, str]]:
         found.append(("budget used", _budget_text(now.price, now.budget)))
     if now.left_s is not None and math.isfinite(now.left_s) and not now.has_ended:
         then = "" if now.pairs else f" for trials, then {_pairs_text()} pairs"
-        found.append(("left", f"at most about {duration(now.left_s)}{then}"))
+        found.append(("left", f"at most about {duration(round(now.left_s))}{then}"))
     if now.drift is not None and len(now.drift.step_us) > 1:
         step, change = rounded(float(now.drift.step_us[-1]) / 1000, 4), percent(now.drift.drift)
         text = f"the default takes {step} ms a step now, {change} since the beginning"
