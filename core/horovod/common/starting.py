@@ -205,7 +205,6 @@ def _read_own(
     topology = find_topology(start.world, host, cores)
     try:
         parsed = start.tuner.read_settings(os.environ)
-        _core(parsed, topology)
         sets = read_static_sets(start.process_sets)
         ranks = tuple(
             (requested_ranks(each, start.world), each.mpi_comm is not None) for each in sets
@@ -228,16 +227,9 @@ def _prepare_tuner(
 
 
 def _core(parsed: Settings, topology: Topology) -> int:
-    """Return the core of this rank's engine thread, -1 for any."""
+    """Return the core of this rank's engine thread, -1 for any: also where there are too few."""
     cores = parsed["HOROVOD_THREAD_AFFINITY"]
-    if not cores:
-        return -1
-    if topology.local_rank >= len(cores):
-        raise ValueError(
-            f"HOROVOD_THREAD_AFFINITY: expected one core per local rank ({topology.local_size}), "
-            f"got {len(cores)}: {','.join(map(str, cores))}"
-        )
-    return int(cores[topology.local_rank])
+    return int(cores[topology.local_rank]) if len(cores) >= topology.local_size else -1
 
 
 def _configure_logging(parsed: Settings, tuner: TunerLink) -> None:
@@ -275,6 +267,15 @@ def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
         if parsed[name] and (topology.cross_size == 1 or alone):
             place = "all ranks are on one host" if topology.cross_size == 1 else "one rank per host"
             logger.warning("%s=1 has no effect: %s", name, place)
+    cores = parsed["HOROVOD_THREAD_AFFINITY"]
+    if 0 < len(cores) < topology.local_size:
+        logger.warning(
+            "HOROVOD_THREAD_AFFINITY=%s has no effect: expected one core per local rank (%d), "
+            "got %d",
+            ",".join(map(str, cores)),
+            topology.local_size,
+            len(cores),
+        )
     text = advice.on_threads(
         os.environ.get(advice.THREADS, ""),
         local_size=topology.local_size,

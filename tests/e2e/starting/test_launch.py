@@ -121,10 +121,16 @@ def test_settings_that_cannot_be_met_are_one_warning_and_the_job_trains(commands
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_THREAD_AFFINITY": "0",
     }
+    unmet = (
+        "HOROVOD_LOG_LEVEL=loud",
+        "HOROVOD_CPU_OPERATIONS=CCL",
+        "HOROVOD_THREAD_AFFINITY=0 has",
+    )
     result = commands.run("horovodrun", "-np", "2", *commands.job(2), **wishes)
     assert result.returncode == 0, result.stderr
-    for name in ("HOROVOD_LOG_LEVEL=loud", "HOROVOD_CPU_OPERATIONS=CCL"):
+    for name in unmet:
         assert result.stderr.count(name) == 1, result.stderr
     assert "HOROVOD_CONTROLLER" not in result.stderr  # it is met: horovodrun starts without MPI
     words = ["mpirun", "-np", "2", *commands.settings_job()]
