@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -49,10 +50,12 @@ def test_it_works_beside_another_horovod(wheel: Path, tmp_path: Path) -> None:
     log.write_text(
         "bucket_cap_mb,first_bucket_mb,gradient_as_bucket_view,score\n0,0,0,1\n4,0,1,2\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(site)}
+    # Without what this Python's .pth files put before PYTHONPATH: the project itself, in place.
+    python = [sys.executable, "-S"]
+    environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{sysconfig.get_path('purelib')}"}
     for words in (["best", str(log), "--format", "ddp"], ["run", "--", sys.executable, "-c", "1"]):
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "autotune", *words],
+            [*python, "-P", "-m", "autotune", *words],
             env=environ,
             capture_output=True,
             text=True,
@@ -62,6 +65,6 @@ def test_it_works_beside_another_horovod(wheel: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     code = "import autotune.ddp, autotune; print(autotune.__file__)"
     shown = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, cwd=tmp_path
+        [*python, "-c", code], env=environ, capture_output=True, text=True, cwd=tmp_path
     )
     assert shown.stdout.strip() == str(site / "autotune" / "__init__.py")

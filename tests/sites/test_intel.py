@@ -41,7 +41,7 @@ def intel(top: Path) -> IntelSite:
 def test_horovodrun_starts_two_ranks_that_add_up(intel: IntelSite) -> None:
     result = intel.run("horovodrun", "-np", "2", "--verbose", intel.bin / "python", "-c", RANK)
     assert result.returncode == 0, result.stderr
-    assert "horovodrun (Intel MPI): " in result.stderr and "-genv I_MPI_PIN 0" in result.stderr
+    assert "horovodrun: (Intel MPI) " in result.stderr and "-genv I_MPI_PIN 0" in result.stderr
     ranks = answers(result.stdout)
     assert [rank["sum"] for rank in ranks] == [[3.0] * 5] * 2
     assert all("intel" in str(rank["libmpi"]) for rank in ranks)
