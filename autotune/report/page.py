@@ -209,8 +209,12 @@ class Sections:
             "waiting",
             figures.draw_waiting(story, MARKED),
             "A training step: its own work, and what it waits for communication. Medians of "
-            "windows that were read side by side; the gain above compares them one by one, so it "
-            "may differ from what these medians give.",
+            + (
+                "its windows."
+                if story.tuned is None
+                else "windows that were read side by side; the gain above compares them one by "
+                "one, so it may differ from what these medians give."
+            ),
             tables.waiting(story),
         )
         self.cost = tables.cost(story)
@@ -319,6 +323,8 @@ class Sections:
         if cost is None:
             return ""
         price = cost.price
+        if not price.other_steps:
+            return "Nothing: only the default was read."
         if price.lost_us <= 0:
             return "Nothing: the settings that were tried were, taken together, no slower."
         lost = (

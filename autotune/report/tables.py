@@ -282,7 +282,9 @@ def cost(story: Story) -> Table | None:
         even = steps_text(kept)
     budget = UNKNOWN if story.cost.budget is None else share(story.cost.budget)
     lost = f"{duration(price.lost_us / 1e6)} ({share(price.share)})"
-    if price.lost_us <= 0:
+    if not price.other_steps:
+        lost = "none: only the default was read"
+    elif price.lost_us <= 0:
         lost = f"none; they saved {duration(-price.lost_us / 1e6)} ({share(-price.share)})"
     rows = [
         ("from the first reading to the last", duration(price.wall_s)),

@@ -186,12 +186,18 @@ def _no_database(view: LogView) -> Verdict:
     best = view.answer()
     ratio = _over_default(view.trials, best)
     scores = "" if ratio is None else f" By the scores in the CSV it gains {percent(ratio)}."
+    notes = ["Put the .db file back beside the CSV, or report on the .db file itself."]
+    if any(trial.score > best.score for trial in view.trials) and view.finished:
+        notes.append(
+            "The answer is the log's last line. It counts what was read again and compared, so "
+            "other trials may have higher scores."
+        )
     return Verdict(
         kind=Kind.NO_DATABASE,
         answer="Not known from this file",
         text=f"{known}, but the gain's interval and whether it was certified are in the database "
         f"(.db), which is not beside this CSV.{scores}",
-        notes=("Put the .db file back beside the CSV, or report on the .db file itself.",),
+        notes=tuple(notes),
     )
 
 

@@ -149,6 +149,12 @@ def test_an_unfinished_log_says_so_where_it_answers(pages: dict[str, str]) -> No
     assert "not compared yet" in page and "Tuning has not finished" in page
 
 
+def test_a_job_that_read_only_the_default_lost_nothing(stories: dict[str, Story]) -> None:
+    sections = Sections(stories["nothing"])
+    assert sections.cost_text == "Nothing: only the default was read."
+    assert sections.waiting is not None and "the gain above" not in sections.waiting.caption
+
+
 def test_a_page_is_written_whole_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write(str(path), "one")
