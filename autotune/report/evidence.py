@@ -265,8 +265,8 @@ class Evidence:
         if beside is not None:
             other = self._trial == beside
             if (self._is_paired & other).any():
-                rows = rows & self._is_paired
-            elif beside != trial_id:
+                rows, other = rows & self._is_paired, other & self._is_paired
+            if beside != trial_id:
                 near = np.zeros_like(other)
                 near[1:] |= other[:-1]
                 near[:-1] |= other[1:]

@@ -288,3 +288,15 @@ def test_the_surrogate_is_told_readings_not_what_the_tuner_made_of_them(
     told = [explanation.told[trial.params].estimate for trial in trials if trial.gain is not None]
     seen = [trial.gain.estimate for trial in trials if trial.gain is not None]
     assert told != seen and told == pytest.approx(seen, abs=0.15)
+
+
+def test_a_step_of_the_default_is_that_of_the_windows_beside_the_other_setting() -> None:
+    first = [(0, 500.0, 1.0), (1, 450.0, 2.0), (1, 460.0, 3.0), (0, 510.0, 4.0)]
+    second = [(0, 100.0, 5.0), (2, 80.0, 6.0), (2, 82.0, 7.0), (0, 102.0, 8.0)]
+    evidence = Evidence(readings_of(*first, *second, pair=True))
+    default, other = evidence.waiting(0, beside=2), evidence.waiting(2, beside=2)
+    assert default is not None and other is not None
+    assert (default.windows, other.windows) == (2, 2)
+    assert default.step_us == pytest.approx(101.0) and other.step_us == pytest.approx(81.0)
+    alone = Evidence(readings_of(*first, *second)).waiting(0, beside=2)
+    assert alone is not None and alone.step_us == pytest.approx(101.0)
