@@ -39,6 +39,7 @@ LOOK_S = 1.0
 PATIENCE = 3
 """Views in a row that fail before it is said: a log may just be being replaced, or be locked."""
 TRIALS_SHOWN = 8
+GAINS_OF_THEN = "gains as each trial ended; bold: the best by all readings up to now"
 FEWEST_PAIRS, MOST_PAIRS = 6, 48
 """Pairs of a comparison, see ``autotune.tuning.comparing.certify``."""
 
@@ -264,8 +265,9 @@ def picture(now: Now) -> RenderableType:
     facts.add_column()
     for name, text in lines(now):
         facts.add_row(name, Text(text))
-    trials = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     has_gains = any(trial.gain is not None for trial in now.trials)
+    caption = GAINS_OF_THEN if has_gains else None
+    trials = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     known = ("gain", "90 % interval") if has_gains else ("score, bytes/us",)
     for title in ("trial", "setting", *known, "state"):
         trials.add_column(title, justify="left" if title in ("setting", "state") else "right")

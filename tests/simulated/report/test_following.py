@@ -203,6 +203,13 @@ def test_any_log_can_be_watched_once(capsys, logs: dict[str, str], name: str) ->
     assert "gain" in out and err == ""
 
 
+def test_a_view_says_of_when_its_gains_are(capsys, logs: dict[str, str]) -> None:
+    assert main(["watch", "--once", logs["unfinished"]]) == 0
+    assert "gains as each trial ended" in " ".join(capsys.readouterr().out.split())
+    assert main(["watch", "--once", logs["horovod"]]) == 0
+    assert "gains" not in capsys.readouterr().out  # such a log has none
+
+
 def test_watching_nothing_is_one_sentence(capsys, tmp_path: Path) -> None:
     assert main(["watch", str(tmp_path / "none.csv")]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
