@@ -17,10 +17,13 @@ NAMES = {
     "horovod.common.util": "gpu_available nccl_built mpi_built gloo_built ddl_built ccl_built "
     "extension_available check_extension env is_iterable num_rank_is_power_2 split_list",
     "horovod.common.basics": "HorovodBasics",
-    "horovod.torch": "_check_has_gpu",
+    "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt "
+    "HorovodVersionMismatchError",
+    "horovod.torch": "_check_has_gpu check_extension",
     "horovod.torch.mpi_ops": "init shutdown is_initialized rank size local_rank local_size "
     "allreduce allreduce_async_ allgather broadcast_ synchronize poll join Average Sum Adasum "
-    "HorovodInternalError Compression handle_average_backwards_compatibility num_rank_is_power_2",
+    "HorovodInternalError Compression check_extension gpu_available "
+    "handle_average_backwards_compatibility num_rank_is_power_2",
     "horovod.torch.optimizer": "DistributedOptimizer _DistributedOptimizer "
     "_DistributedAdasumOptimizer",
     "horovod.runner.launch": "run_commandline parse_args",

@@ -5,6 +5,8 @@
     RuntimeError
     ├── HorovodInternalError     an operation failed on all ranks, a rank died, or the engine ended
     └── HostsUpdatedInterrupt    elastic jobs: the set of hosts changed
+    ImportError
+    └── HorovodVersionMismatchError    never raised: one build serves all versions of a framework
 """
 
 
@@ -22,3 +24,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the set of hosts changed")
         self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """Horovod was built for another version of a framework; libraries import the name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from horovod.common.basics import *  # noqa: F403
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.process_sets import *  # noqa: F403
+from horovod.common.util import check_extension  # noqa: F401
 from horovod.torch import autotune, elastic
 from horovod.torch import mpi_ops as _mpi_ops
 from horovod.torch.compression import Compression

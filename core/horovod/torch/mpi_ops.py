@@ -10,6 +10,8 @@ from horovod.common.process_sets import *  # noqa: F403
 from horovod.common.reduce_ops import (
     handle_average_backwards_compatibility as handle_average_backwards_compatibility,
 )
+from horovod.common.util import check_extension as check_extension
+from horovod.common.util import gpu_available as gpu_available
 from horovod.common.util import num_rank_is_power_2 as num_rank_is_power_2
 from horovod.torch import operations as _operations
 from horovod.torch.agent_store import open_store as _open_store
