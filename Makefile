@@ -63,7 +63,7 @@ wheel-autotune: .venv/packages.stamp
 
 # Not part of `make test`: installs the binary wheel beside each MPI, and without any (see tests/sites).
 test-sites: setup .venv/wheel.stamp
-	timeout 1800 $(BIN)/python -m pytest tests/sites -q
+	timeout 3600 $(BIN)/python -m pytest tests/sites -q
 
 # Not part of `make test`: suites of clients and of the peer, from checkouts in the folder PEERS (see
 # tests/README.md).
