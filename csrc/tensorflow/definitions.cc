@@ -52,6 +52,8 @@ void scalar_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
   tf.TF_DeleteShapeHandle(shape);
 }
 
+void no_shape(TF_ShapeInferenceContext*, TF_Status*) {}
+
 struct Definition {
   const char* name;
   Texts inputs, outputs, attributes;
@@ -108,6 +110,7 @@ std::string define_all() {
        unknown_shapes,
        false},
       {name_of_op::join, {}, {"last: int32"}, {eager}, scalar_shape, true},
+      {name_of_op::use, {"tensor: T"}, {}, {"T: type"}, no_shape, true},
       {name_of_op::rank, {}, {"value: int32"}, {}, scalar_shape, true},
       {name_of_op::size, {}, {"value: int32"}, {process_set}, scalar_shape, true},
       {name_of_op::local_rank, {}, {"value: int32"}, {}, scalar_shape, true},

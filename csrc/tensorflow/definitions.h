@@ -13,6 +13,7 @@ constexpr const char* broadcast = "HorovodBroadcast";
 constexpr const char* alltoall = "HorovodAlltoall";
 constexpr const char* reducescatter = "HorovodReducescatter";
 constexpr const char* join = "HorovodJoin";
+constexpr const char* use = "HorovodUse";  // of a result, which is therefore not left out
 constexpr const char* rank = "HorovodRank";
 constexpr const char* size = "HorovodSize";
 constexpr const char* local_rank = "HorovodLocalRank";

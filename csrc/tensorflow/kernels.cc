@@ -422,6 +422,12 @@ void answer_included(void* kernel, TF_OpKernelContext* context) {
   answer(context, engine_api->set_includes(static_cast<Question*>(kernel)->process_set));
 }
 
+// ---------------------------------------------------------------- use of a result
+
+void* create_nothing(TF_OpKernelConstruction*) { return nullptr; }
+void do_nothing(void*, TF_OpKernelContext*) {}
+void destroy_nothing(void*) {}
+
 // ---------------------------------------------------------------- all of them
 
 using Names = std::vector<const char*>;
@@ -456,6 +462,17 @@ std::string add_question(const char* op, Compute compute_answer) {
   return "";
 }
 
+std::string add_use() {
+  for (const char* device : {"CPU", "GPU"}) {
+    const auto builder = tf.TF_NewKernelBuilder(name_of_op::use, device, create_nothing, do_nothing,
+                                                destroy_nothing);
+    const bool on_gpu = std::strcmp(device, "GPU") == 0;
+    const std::string error = add(name_of_op::use, builder, on_gpu ? Names{"tensor"} : Names{});
+    if (!error.empty()) return error;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string register_all() {
@@ -468,6 +485,7 @@ std::string register_all() {
                                                {"tensors", "splits", "received", "rows"}),
            add_collective<Operation::reducescatter>(op::reducescatter, {"tensors", "reduced"}),
            add_collective<Operation::join>(op::join, {"last"}),
+           add_use(),
            add_question<false>(op::rank, answer_place<AUTOTUNE_RANK>),
            add_question<true>(op::size, answer_size),
            add_question<false>(op::local_rank, answer_place<AUTOTUNE_LOCAL_RANK>),

@@ -359,6 +359,8 @@ def _run(
     """
     _basics.engine()  # not in a forked child, and not before init
     number = set_number(process_set)
+    if number not in _basics.job().process_sets:
+        raise ValueError(f"{process_set!r}: there is no process set of this number in this job")
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     eager = tf.executing_eagerly()
     if not eager:
@@ -369,7 +371,23 @@ def _run(
         attributes["tensor_name"] = name
     node = None if eager else _node_name(name or _name_of_node(operation, tensors[0]))
     run = getattr(_operations, f"horovod_{operation}")
-    return run(tensors=tensors, process_set_id=number, eager=eager, name=node, **attributes)
+    outputs = run(tensors=tensors, process_set_id=number, eager=eager, name=node, **attributes)
+    if not eager:
+        _use(tf.nest.flatten(outputs)[0])
+    return outputs
+
+
+def _use(output: Any) -> None:
+    """Have the operation of ``output`` run though nothing on this rank may depend on it.
+
+    A graph leaves out what nothing depends on, and ranks that do depend on it would wait for ever.
+    This is an operation that depends on it and cannot be left out: a stateful one, of which none
+    waits for another, as those of a graph do otherwise.
+    """
+    graph = output.graph
+    manager = getattr(graph, "experimental_acd_manager", None)
+    if manager is not None:  # not in a graph of gradients, nor in one of a session
+        manager.run_independently(_operations.horovod_use(tensor=output))
 
 
 def _name_of_node(operation: str, tensor: Any) -> str:
@@ -549,5 +567,5 @@ tf.RegisterGradient("HorovodAllgather")(_of_allgather)
 tf.RegisterGradient("HorovodBroadcast")(_of_broadcast)
 tf.RegisterGradient("HorovodAlltoall")(_of_alltoall)
 tf.RegisterGradient("HorovodReducescatter")(_of_reducescatter)
-for _name in ("Join", "Rank", "Size", "LocalRank", "LocalSize", "ProcessSetIncluded"):
+for _name in ("Use", "Join", "Rank", "Size", "LocalRank", "LocalSize", "ProcessSetIncluded"):
     tf.no_gradient(f"Horovod{_name}")

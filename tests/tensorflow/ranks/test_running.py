@@ -9,6 +9,7 @@ import pytest
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
+from horovod.common import basics
 
 
 def test_fifty_independent_operations_in_opposite_orders(rank, size) -> None:
@@ -52,13 +53,56 @@ def test_a_loop_in_a_function(size) -> None:
     assert loop(tf.zeros([2])).numpy().tolist() == [20.0, 20.0]
 
 
-def test_an_operation_whose_result_nobody_uses_is_left_out_on_all_ranks(size) -> None:
+def plainly(own, used):
+    """Return ``own``, and the sum over the ranks where this one uses it."""
+    total = hvd.allreduce(own, op=hvd.Sum)
+    return total if used else own
+
+
+def in_a_function(own, used):
+    inner = tf.function(lambda own: (own + 0.0, hvd.allreduce(own, op=hvd.Sum)))
+    return inner(own)[int(used)]
+
+
+def in_a_branch(own, used):
+    def branch():
+        return plainly(own, used)
+
+    return tf.cond(tf.reduce_sum(own) > 0.0, branch, lambda: own)
+
+
+def in_a_loop(own, used):
+    last = own
+    for _ in tf.range(3):
+        last = plainly(own, used) + 0.0 * last
+    return last
+
+
+def as_a_pair(own, used):
+    received, rows = hvd.alltoall(own, splits=[1] * hvd.size())
+    return tf.reduce_sum(received) + tf.cast(rows[:2], own.dtype) if used else own
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("where", [plainly, in_a_function, in_a_branch, in_a_loop, as_a_pair])
+def test_a_result_that_one_rank_uses_is_there(where, two_ranks, rank, size) -> None:
+    """Nothing on the others depends on it, and a function leaves out what nothing depends on."""
+    step = tf.function(where)
+    for _ in range(2):
+        result = step(tf.ones([size]), rank == 0)
+        if where is not as_a_pair:
+            assert result.numpy().tolist() == [size if rank == 0 else 1.0] * size
+
+
+def test_an_operation_whose_result_nobody_uses_runs(size) -> None:
     @tf.function
     def step(own):
         hvd.allreduce(own, name="unused")
         return hvd.allreduce(own, op=hvd.Sum, name="used")
 
+    before = basics.engine().counters()["operations"]
     assert step(tf.ones([2])).numpy().tolist() == [size, size]
+    assert basics.engine().counters()["operations"] == before + 2
 
 
 def test_ranks_may_compute_from_other_constants(rank, size) -> None:
