@@ -1,7 +1,4 @@
-"""A training job with Keras for whole-job tests: python keras_job.py FOLDER MODE.
-
-Modes: "tuned" (``fit`` until rank 0's tuner is done), "alone" (nobody wrapped anything),
-"unwrapped" (``fit`` with a callback, but with a plain optimizer).
+"""A job with Keras that trains until rank 0's tuner is done: python keras_job.py FOLDER.
 
 Every rank leaves FOLDER/rank-R.json.
 """
@@ -62,16 +59,11 @@ def fit(optimizer: Any, share: slice, epochs: int, callbacks: Any = ()) -> Any:
     return net
 
 
-def main(folder: Path, mode: str) -> None:
+def main(folder: Path) -> None:
     hvd.init()
-    if mode == "alone":
-        return
     length = BATCH // hvd.size()
     share = slice(hvd.rank() * length, (hvd.rank() + 1) * length)
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    if mode == "unwrapped":
-        fit(tf.keras.optimizers.SGD(0.01), share, 1, callbacks)
-        return
     until = UntilTuned()
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.001))
     net = fit(optimizer, share, MOST_EPOCHS, [*callbacks, until])
@@ -89,4 +81,4 @@ def main(folder: Path, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -368,9 +368,14 @@ def _is_for_mpi(launched: Launched) -> bool:
 def _at_exit() -> None:
     if _process.forked or _process.world is None:
         return
-    raised = getattr(sys, "last_value", None) is not None
+    raised = script_raised()
     shutdown()
     _process.world.end(failed=_process.engine_failed, raised=raised, leave=_leave)
+
+
+def script_raised() -> bool:
+    """**Local.** Return, while the process ends, whether an exception has ended its script."""
+    return getattr(sys, "last_value", None) is not None
 
 
 def _leave(code: int) -> None:

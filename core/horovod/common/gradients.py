@@ -213,6 +213,8 @@ def warn_at_exit() -> None:
 
 
 def _look_back() -> None:
-    if basics.is_initialized() and not basics.job().engine.failed:
-        if basics.job().engine.counters()["operations"] == 0:
-            warn_if_nothing_is_reduced("the job ends")
+    if basics.script_raised() or not basics.is_initialized():
+        return
+    engine = basics.job().engine
+    if not engine.failed and engine.counters()["operations"] == 0:
+        warn_if_nothing_is_reduced("the job ends")
