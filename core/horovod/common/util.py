@@ -10,11 +10,11 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib import util as _importlib_util
 from itertools import pairwise
 from typing import TypeVar
 
 from horovod.common import basics as _basics
+from horovod.common.packages import is_installed as _is_installed
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ rocm_built = _with_verbose(_basics.rocm_built)
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """**Local.** Return whether the framework ``ext_base_name`` is installed and served."""
-    return ext_base_name in EXTENSIONS and _importlib_util.find_spec(ext_base_name) is not None
+    return ext_base_name in EXTENSIONS and _is_installed(ext_base_name)
 
 
 def check_extension(ext_name: str, *arguments: object) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    import keras
-except ModuleNotFoundError as missing:
-    if missing.name != "keras":
-        raise
-    raise ImportError(
-        "horovod.keras needs Keras, which is not installed: pip install keras"
-    ) from None
+from horovod.common.packages import is_installed
+
+if not is_installed("keras"):
+    raise ImportError("horovod.keras needs Keras, which is not installed: pip install keras")
+import keras
 
 __all__ = ["front", "keras"]
 

@@ -10,9 +10,10 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from importlib import metadata, util
+from importlib import metadata
 
 import horovod
+from horovod.common.packages import is_installed
 from horovod.runner.probe import EngineBuild, engine_build, find_mpirun
 from horovod.runner.ways import find_mpi
 
@@ -58,15 +59,14 @@ def format_report(groups: Sequence[Sequence[Entry]]) -> str:
 
 
 def _tensorflow() -> Entry:
-    spec = util.find_spec("tensorflow")
-    if spec is None or spec.origin is None:  # a folder of that name is none
+    if not is_installed("tensorflow"):
         return "TensorFlow", False, "not installed: pip install tensorflow, or tensorflow-cpu"
     found = metadata.packages_distributions().get("tensorflow", ["tensorflow"])
     return "TensorFlow", True, f"version {metadata.version(found[0])}"
 
 
 def _torch() -> Entry:
-    if util.find_spec("torch") is None:
+    if not is_installed("torch"):
         return (
             "PyTorch",
             False,

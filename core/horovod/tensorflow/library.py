@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from horovod import _engine
+from horovod.common.packages import is_installed
 
-try:
-    import tensorflow as tf
-except ModuleNotFoundError as missing:
-    if missing.name != "tensorflow":
-        raise
+if not is_installed("tensorflow"):
     raise ImportError(
         "horovod.tensorflow needs TensorFlow, which is not installed: pip install tensorflow, or "
         "tensorflow-cpu on machines without GPUs"
-    ) from None
+    )
+import tensorflow as tf
 
 logger = logging.getLogger("horovod")
 

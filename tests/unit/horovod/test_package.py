@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import metadata
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -13,6 +14,7 @@ from packaging.version import Version
 import horovod
 from horovod.common import exceptions, util
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.packages import is_installed
 
 
 def test_the_version_is_at_least_that_of_the_api() -> None:
@@ -40,6 +42,26 @@ def test_a_framework_that_is_not_installed_is_one_sentence(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"needs {name}, which is not installed" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["Keras", "TensorFlow"])
+def test_a_folder_of_a_frameworks_name_is_not_the_framework(name: str, tmp_path: Path) -> None:
+    module = name.lower()
+    if is_installed(module):
+        pytest.skip(f"{name} is installed here, and found before a folder")
+    (tmp_path / module).mkdir()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import horovod.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"needs {name}, which is not installed" in done.stderr.splitlines()[-1]
+
+
+def test_a_folder_is_no_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(util, "EXTENSIONS", ("only_a_folder", "horovod"))
+    assert not util.extension_available("only_a_folder")
+    assert not util.extension_available("packaging")
+    assert util.extension_available("horovod")
 
 
 def test_importing_the_runtime_starts_nothing() -> None:
