@@ -4,7 +4,6 @@ epochs    trains by calls of which each runs a whole epoch in TensorFlow, until 
 steps     the same by a call for each step
 endless   trains until a rank is killed, and notes the error
 unequal   every rank does one step more than the one before, and ends
-mixed     torch and TensorFlow communicate in one process, side by side
 """
 
 from __future__ import annotations
@@ -96,29 +95,11 @@ def unequal() -> str:
     return "through"
 
 
-def mixed() -> str:
-    import torch
-
-    import horovod.torch as hvd_torch
-
-    hvd_torch.init()
-    step = tf.function(lambda own: hvd.allreduce(own, op=hvd.Sum, name="same name in both"))
-    for _ in range(50):
-        handle = hvd_torch.allreduce_async(torch.ones(5), op=hvd_torch.Sum)
-        unnamed = hvd.allreduce(tf.ones([5]), op=hvd.Sum)
-        named = step(tf.ones([5]))
-        last = hvd_torch.allreduce(torch.ones(5), op=hvd_torch.Sum, name="same name in both")
-        results = [hvd_torch.synchronize(handle), unnamed, named, last]
-        assert all(float(each[4]) == hvd.size() for each in results), results
-    assert hvd.rank() == hvd_torch.rank()
-    return "through"
-
-
 if __name__ == "__main__":
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     KIND, FOLDER = sys.argv[1], Path(sys.argv[2])
     hvd.init()
     RANK = hvd.rank()
-    text = {each.__name__: each for each in (epochs, steps, endless, unequal, mixed)}[KIND]()
+    text = {each.__name__: each for each in (epochs, steps, endless, unequal)}[KIND]()
     (FOLDER / f"rank-{RANK}").write_text(text)

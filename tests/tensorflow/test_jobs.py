@@ -1,8 +1,7 @@
-"""Whole jobs of TensorFlow: tuned, with a rank that dies, with unequal ends, beside torch."""
+"""Whole jobs of TensorFlow: tuned, with a rank that dies, with unequal ends."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -65,11 +64,3 @@ def test_ranks_that_end_one_after_the_other_do_not_hang(commands: Commands) -> N
     assert first == "through"
     for text in others:
         assert re.search("was shut down", text)
-
-
-def test_torch_and_tensorflow_communicate_in_one_process(commands: Commands) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("no torch in this environment")
-    output = commands.run(*job(2, "mixed", commands), limit_s=150)
-    assert output.returncode == 0, output.stderr
-    assert said(commands, 2) == ["through"] * 2
