@@ -17,6 +17,27 @@ EXCEPTIONS: tuple[tuple[str, str, str], ...] = (
         "after that of rank 0, whose sleep of 5 s it wants to see (12 ms after it were seen)",
     ),
     (
+        r"test_tensorflow.*",
+        r"test_elastic_state$",
+        "elastic jobs are not in this version",
+    ),
+    (
+        r"test_tensorflow_process_sets, .*",
+        r"test_legacy_DistributedOptimizer_process_sets$",
+        "wraps an optimizer of TensorFlow 1 (tf.compat.v1.train), of which none is served",
+    ),
+    (
+        r"test_process_sets_multi_comm, .*",
+        r"test_multi_comm$",
+        "asks for the size after an hvd.init that was refused, which leaves nothing running here",
+    ),
+    (
+        r"test_tensorflow, .*, Keras 3",
+        r"test_partial_distributed_gradient_tape$|test_horovod_syncbn_cpu$",
+        "was written for tf-keras: of Keras 3, variables have no ref() and BatchNormalization no "
+        "fused=",
+    ),
+    (
         r"lightning 1\.9\.5, .*",
         r"test_horovod_multi_optimizer$",
         "downloads MNIST",

