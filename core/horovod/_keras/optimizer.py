@@ -5,8 +5,7 @@ state, learning rate, iterations. Where Keras asks it for its class, to write it
 file, it answers with the own one, so that a file is read without Horovod.
 
 There are three kinds. Keras 3 hands gradients to ``apply``. tf-keras lets ``aggregate_gradients``
-reduce them; its older optimizers do so in ``_aggregate_gradients``, and scripts take gradients that
-are reduced from their ``_compute_gradients``.
+reduce them, its older optimizers ``_aggregate_gradients``.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         ) -> Any: ...
         def aggregate_gradients(self, grads_and_vars: Any) -> Any: ...
         def _aggregate_gradients(self, grads_and_vars: Any) -> Any: ...
+        def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Any: ...
         def _compute_gradients(self, *positional: Any, **arguments: Any) -> Any: ...
         def _create_all_weights(self, var_list: Any) -> Any: ...
 
@@ -102,12 +102,58 @@ class DistributedApply(Distributed):
         self._horovod.apply_if_complete(lambda: apply(sums, given))
 
 
-class DistributedAggregate(Distributed):
+class DistributedOfTfKeras(Distributed):
+    """Of tf-keras, newer and older ones.
+
+    Scripts of Horovod take gradients that are reduced from ``_compute_gradients``.
+    """
+
+    def _reduced_of_loss(self, pairs: Pairs) -> list[tuple[Any, Any]]:
+        """**Collective.** Return ``pairs`` reduced, which nobody is to reduce again."""
+        reduced = self._reduced(pairs)
+        vars(self).update(_horovod_has_reduced=True)
+        return reduced
+
+    def _reduced_once(self, pairs: Pairs) -> list[tuple[Any, Any]]:
+        """**Collective**, unless ``_reduced_of_loss`` has reduced these. Return ``pairs``."""
+        if vars(self).pop("_horovod_has_reduced", False):
+            return list(pairs)
+        return self._reduced(pairs)
+
+    def _apply_in_turn(self, apply: Callable[[], object], build: Callable[[], object]) -> Any:
+        """**Local.** Call ``apply`` after the last of several passes; ``build`` made its variables.
+
+        ``iterations`` counts passes, as Horovod's does. While ``apply`` runs it counts updates, by
+        which Adam corrects its averages and schedules set the learning rate.
+        """
+        vars(self).pop("_horovod_has_reduced", None)
+        accumulator = self._horovod.accumulator
+        if accumulator is None:
+            return apply()
+        _outside_of_graphs(build)
+        iterations = self.iterations
+
+        def update() -> None:
+            before = iterations.read_value()
+            iterations.assign(before // accumulator.passes)
+            apply()
+            iterations.assign(before + 1)
+
+        return self._horovod.apply_if_complete(update, lambda: iterations.assign_add(1))
+
+
+class DistributedAggregate(DistributedOfTfKeras):
     """Of tf-keras."""
 
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, *, tape: Any = None
+    ) -> list[tuple[Any, Any]]:
+        """**Collective.** Return (reduced gradient, variable)."""
+        return self._reduced_of_loss(self.compute_gradients(loss, var_list, tape))
+
     def aggregate_gradients(self, grads_and_vars: Pairs) -> list[tuple[Any, Any]]:
-        """**Collective.** Return (reduced gradient, variable); an optimizer around this asks."""
-        return self._reduced(grads_and_vars)
+        """**Collective**, unless they are reduced. An optimizer around this one asks, too."""
+        return self._reduced_once(grads_and_vars)
 
     def apply_gradients(
         self,
@@ -116,7 +162,7 @@ class DistributedAggregate(Distributed):
         skip_gradients_aggregation: bool = False,
         **arguments: Any,
     ) -> Any:
-        """**Collective.** Reduce the gradients and update the variables.
+        """**Collective.** Reduce the gradients, if nobody has yet, and update the variables.
 
         Args:
             grads_and_vars: (gradient, variable) pairs.
@@ -128,28 +174,23 @@ class DistributedAggregate(Distributed):
         reduces = arguments.pop("experimental_aggregate_gradients", True)
         if reduces and not skip_gradients_aggregation:
             pairs = self.aggregate_gradients(pairs)
-        if self._horovod.accumulator is not None:
-            _outside_of_graphs(lambda: self.build([variable for _, variable in pairs]))
         apply = super().apply_gradients
-        return self._horovod.apply_if_complete(
-            lambda: apply(pairs, skip_gradients_aggregation=True, **_named(name), **arguments)
+        return self._apply_in_turn(
+            lambda: apply(pairs, skip_gradients_aggregation=True, **_named(name), **arguments),
+            lambda: self.build([variable for _, variable in pairs]),
         )
 
 
-class DistributedLegacy(Distributed):
+class DistributedLegacy(DistributedOfTfKeras):
     """Of ``tf.keras.optimizers.legacy``."""
 
     def _compute_gradients(self, *positional: Any, **arguments: Any) -> list[tuple[Any, Any]]:
         """**Collective.** Return (reduced gradient, variable)."""
-        pairs = self._reduced(super()._compute_gradients(*positional, **arguments))
-        vars(self).update(_horovod_has_reduced=True)
-        return pairs
+        return self._reduced_of_loss(super()._compute_gradients(*positional, **arguments))
 
     def _aggregate_gradients(self, grads_and_vars: Pairs) -> list[tuple[Any, Any]]:
         """**Collective**, unless ``_compute_gradients`` has reduced these."""
-        if vars(self).pop("_horovod_has_reduced", False):
-            return list(grads_and_vars)
-        return self._reduced(grads_and_vars)
+        return self._reduced_once(grads_and_vars)
 
     def apply_gradients(
         self,
@@ -169,15 +210,12 @@ class DistributedLegacy(Distributed):
         pairs = list(grads_and_vars)
         if experimental_aggregate_gradients:
             pairs = self._aggregate_gradients(pairs)
-        vars(self).pop("_horovod_has_reduced", None)
-        if self._horovod.accumulator is not None:
-            _outside_of_graphs(lambda: self._create_all_weights([v for _, v in pairs]))
         apply = super().apply_gradients
-        return self._horovod.apply_if_complete(
+        return self._apply_in_turn(
             lambda: apply(
                 pairs, experimental_aggregate_gradients=False, **_named(name), **arguments
             ),
-            lambda: self.iterations.assign_add(1),
+            lambda: self._create_all_weights([variable for _, variable in pairs]),
         )
 
 

@@ -88,7 +88,7 @@ class ProcessSet:
 
     def __repr__(self) -> str:
         ranks = f"process_set_id={self.process_set_id}, ranks={self.ranks}"
-        return f"ProcessSet({ranks})" if self.mpi_comm is None else f"ProcessSet({ranks}, mpi_comm)"
+        return f"ProcessSet({ranks}, mpi_comm={self.mpi_comm})"
 
 
 class _GlobalProcessSet(ProcessSet):

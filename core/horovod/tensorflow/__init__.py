@@ -8,6 +8,7 @@ from horovod.tensorflow import library as _library  # first: says what is missin
 from horovod.common.basics import *  # noqa: F403
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.common.process_sets import *  # noqa: F403
+from horovod.common.util import gpu_available as gpu_available
 from horovod.tensorflow import autotune, elastic
 from horovod.tensorflow import functions as _functions
 from horovod.tensorflow import mpi_ops as _mpi_ops
@@ -32,6 +33,7 @@ from horovod.tensorflow.operations import *  # noqa: F403
 from horovod.tensorflow.optimizer import DistributedOptimizer
 from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 from horovod.tensorflow.tape import *  # noqa: F403
+from horovod.tensorflow.util import _executing_eagerly as _executing_eagerly
 
 __all__ = [
     "Compression",

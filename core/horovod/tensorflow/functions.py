@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from horovod.common import objects
@@ -11,7 +11,12 @@ from horovod.common import variables as eager
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.variables import short_name
 from horovod.tensorflow import operations
-from horovod.tensorflow.tracing import as_it_stands, refuse_unsuitable, unique_label
+from horovod.tensorflow.tracing import (
+    as_it_stands,
+    in_session_graph,
+    refuse_xla,
+    unique_label,
+)
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -47,18 +52,18 @@ def broadcast_variables(
         inplace: Accepted for compatibility; variables are assigned to in any case.
 
     Returns:
-        In a function the operation that does it, else None.
+        In a graph the operation that does it, else None.
 
     Raises:
         ValueError: The ranks have other variables, or root or this rank is not in the process set.
-        RuntimeError: XLA would compile this, or a TensorFlow 1 session is to run it.
+        RuntimeError: XLA would compile this.
         HorovodInternalError: The operation failed on all ranks, or a rank died.
     """
     variables = list(variables)
     if tf.executing_eagerly():
         eager.broadcast_variables(variables, root_rank, process_set)
         return None
-    refuse_unsuitable("hvd.broadcast_variables")
+    refuse_xla("hvd.broadcast_variables")
     label = unique_label("variable")
     assigned = []
     for i, variable in enumerate(variables):
@@ -71,13 +76,21 @@ def broadcast_variables(
     return tf.group(*[each for each in assigned if each is not None])
 
 
-def broadcast_global_variables(root_rank: int) -> NoReturn:
-    """Raise: only TensorFlow 1 knows what all variables are.
+def broadcast_global_variables(root_rank: int) -> Any:
+    """**Collective**, where it runs. Give all variables of a session's graph root's values.
+
+    Returns:
+        The operation that does it.
 
     Raises:
-        RuntimeError: Always.
+        RuntimeError: In eager mode and in functions, where nobody knows what all variables are.
     """
-    raise RuntimeError(_SESSIONS.format("hvd.broadcast_global_variables"))
+    if not in_session_graph():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables: only a graph of a TensorFlow 1 session knows what all "
+            "variables are; call hvd.broadcast_variables(model.variables, root_rank=0)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook:

@@ -23,11 +23,12 @@ class Accumulator:
         average: Divide the sum by their number.
 
     Attributes:
+        passes: Passes per reduction.
         counter: Passes since the last reduction, a variable; None before the first one.
     """
 
     def __init__(self, passes: int, average: bool) -> None:
-        self._passes = passes
+        self.passes = passes
         self._average = average
         self._sums: dict[int, Any] = {}
         self._variables: list[Any] = []
@@ -57,7 +58,7 @@ class Accumulator:
                 total.assign_add(tf.cast(gradients[i], total.dtype))
         count = self.counter.assign_add(1, read_value=True)
         done = tf.cond(
-            tf.identity(count) >= self._passes,
+            tf.identity(count) >= self.passes,
             lambda: self._finish(sums, of, reduce),
             lambda: [tf.zeros_like(total) for total in sums],
         )
@@ -96,7 +97,7 @@ class Accumulator:
     def _finish(self, sums: Sequence[Any], variables: Sequence[Any], reduce: Reduce) -> list[Any]:
         values = [tf.identity(total.read_value()) for total in sums]
         if self._average:
-            values = [value / tf.cast(self._passes, value.dtype) for value in values]
+            values = [value / tf.cast(self.passes, value.dtype) for value in values]
         for total in sums:
             total.assign(tf.zeros_like(total))
         self.counter.assign(0)

@@ -20,7 +20,7 @@ from horovod.common.gradients import (
 from horovod.common.reduce_ops import Min
 from horovod.tensorflow import operations
 from horovod.tensorflow.gradient_aggregation import Accumulator
-from horovod.tensorflow.tracing import as_it_stands, refuse_unsuitable, unique_label
+from horovod.tensorflow.tracing import as_it_stands, refuse_xla, unique_label
 from horovod.tensorflow.watching import watch_of
 
 
@@ -50,6 +50,10 @@ class Reduction:
         """**Local**, every rank alike. Do not reduce the gradient of ``variable``."""
         self._local[id(underlying(variable))] = variable
 
+    def is_local(self, variable: Any) -> bool:
+        """**Local.** Return whether the gradient of ``variable`` is not reduced."""
+        return id(underlying(variable)) in self._local
+
     @as_it_stands
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """**Collective.** Return the reduced ``gradients``, None where there is none.
@@ -59,15 +63,15 @@ class Reduction:
             variables: Whose they are.
 
         Raises:
-            RuntimeError: XLA would compile this, or a TensorFlow 1 session is to run it.
+            RuntimeError: XLA would compile this.
         """
         options, result = self._options, list(gradients)
         note_reduction()
         if not options.communicates:
             return result
-        refuse_unsuitable(self._caller)
+        refuse_xla(self._caller)
         there = [i for i, gradient in enumerate(result) if gradient is not None]
-        local = {i for i in there if id(underlying(variables[i])) in self._local}
+        local = {i for i in there if self.is_local(variables[i])}
         if options.scale_local_gradients:
             for i in local:
                 result[i] = _divided(result[i], options.process_set.size() or 1)

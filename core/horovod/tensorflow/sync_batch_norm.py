@@ -14,7 +14,7 @@ from horovod.common.gradients import next_number
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import operations
-from horovod.tensorflow.tracing import as_it_stands, refuse_unsuitable, unique_label
+from horovod.tensorflow.tracing import as_it_stands, refuse_xla, unique_label
 
 __all__ = ["SyncBatchNormalization"]
 
@@ -55,7 +55,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         members = self._process_set
         if not members.included() or members.size() == 1:
             return mean, variance
-        refuse_unsuitable("hvd.SyncBatchNormalization")
+        refuse_xla("hvd.SyncBatchNormalization")
         mask = named.get("mask", arguments[-1] if arguments else None)
         count = _values_per_channel(inputs, mean, mask if tf.is_tensor(mask) else None)
         wide_mean, wide_variance = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)

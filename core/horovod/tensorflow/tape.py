@@ -47,6 +47,24 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         reduced = self._horovod.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(sources, reduced)
 
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, **arguments: Any
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """**Collective.** Return what ``gradient`` does, as (source, gradient) pairs.
+
+        Args:
+            target: As of ``gradient``.
+            sources: As there.
+            **arguments: As there.
+
+        Returns:
+            Those of local sources, then those of the others.
+        """
+        flat = tf.nest.flatten(sources)
+        pairs = list(zip(flat, self.gradient(target, flat, **arguments), strict=True))
+        is_local = self._horovod.is_local
+        return [p for p in pairs if is_local(p[0])], [p for p in pairs if not is_local(p[0])]
+
 
 def DistributedGradientTape(
     gradtape: Any,

@@ -1,4 +1,4 @@
-"""Where an operation is about to stand: in eager mode, in a function, or where it cannot be."""
+"""Where an operation is about to stand: in eager mode, in a graph, or where it cannot be."""
 
 from __future__ import annotations
 
@@ -16,23 +16,9 @@ def as_it_stands(function: Function) -> Function:
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
-def refuse_unsuitable(what: str) -> None:
-    """**Local.** Raise where Horovod's operations cannot work.
-
-    Args:
-        what: The caller, the beginning of the sentence.
-
-    Raises:
-        RuntimeError: In a function that XLA compiles, or in a graph of a TensorFlow 1 session.
-    """
-    if tf.executing_eagerly():
-        return
-    if not tf.compat.v1.get_default_graph().building_function:
-        raise RuntimeError(
-            f"{what}: expected eager mode or a tf.function, got a graph of a TensorFlow 1 session; "
-            "remove tf.compat.v1.disable_eager_execution() and sessions"
-        )
-    refuse_xla(what)
+def in_session_graph() -> bool:
+    """**Local.** Return whether a graph of a TensorFlow 1 session is being built."""
+    return not (tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
 
 
 def refuse_xla(what: str) -> None:
@@ -44,6 +30,8 @@ def refuse_xla(what: str) -> None:
     Raises:
         RuntimeError: It is.
     """
+    if tf.executing_eagerly():
+        return
     from tensorflow.python.ops import control_flow_util
 
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):

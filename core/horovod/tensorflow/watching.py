@@ -12,7 +12,7 @@ from horovod.common.gradients import next_number, underlying
 from horovod.common.operation import Kept
 from horovod.common.process_set import ProcessSet
 from horovod.common.variables import Watch
-from horovod.tensorflow.tracing import keep_with_graph
+from horovod.tensorflow.tracing import in_session_graph, keep_with_graph
 
 
 class WeightWatch:
@@ -31,6 +31,11 @@ class WeightWatch:
         """**Collective**, now and then. What is done within this context comes after a look."""
         if tf.executing_eagerly():
             self._watch.look()
+            yield
+            return
+        if (
+            in_session_graph()
+        ):  # where a variable of ours would have to be initialised by the script
             yield
             return
         with tf.control_dependencies([self._look_in_graph()]):

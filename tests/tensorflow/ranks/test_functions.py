@@ -70,7 +70,6 @@ def test_objects_travel(rank: int, size: int) -> None:
 
 def test_sessions_are_one_sentence() -> None:
     calls = [
-        lambda: hvd.broadcast_global_variables(0),
         lambda: hvd.BroadcastGlobalVariablesHook(0),
         lambda: hvd.broadcast_object(1, session="session"),
         lambda: hvd.allgather_object(1, session="session"),
@@ -78,9 +77,21 @@ def test_sessions_are_one_sentence() -> None:
     for call in calls:
         with pytest.raises(RuntimeError, match="sessions of TensorFlow 1 are not served"):
             call()
-    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="TensorFlow 1 session"):
-        variable = tf.compat.v1.get_variable("v", initializer=1.0)
-        hvd.broadcast_variables([variable], 0)
+
+
+def test_variables_of_a_sessions_graph_become_roots(rank: int) -> None:
+    with pytest.raises(RuntimeError, match="a TensorFlow 1 session knows what all variables are"):
+        hvd.broadcast_global_variables(0)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=1.0 + rank)
+        with tf.GradientTape() as tape:
+            value = variable * float(rank)
+        gradient = hvd.DistributedGradientTape(tape, op=hvd.Max).gradient(value, variable)
+        broadcast = hvd.broadcast_global_variables(0)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(broadcast)
+        assert session.run(variable) == 1.0
+        assert session.run(gradient) == hvd.size() - 1
 
 
 @pytest.mark.parametrize("traced", [True, False], ids=["graph", "eager"])

@@ -173,14 +173,58 @@ def test_a_loop_of_its_own_reduces_in_apply_gradients(traced: bool, rank: int, s
     assert np.allclose(variable, 1.0 - (size - 1) / 2)
 
 
+@pytest.mark.parametrize("average", [True, False])
+def test_passes_are_summed_with_sparse_gradients_and_those_of_local_variables(
+    average: bool, rank: int, size: int
+) -> None:
+    """Infinite gradients of two passes leave nothing behind in the sums of the next two."""
+    dense, sparse, local = (tf.Variable([[1.0], [2.0]]) for _ in range(3))
+    variables = [dense, sparse, local]
+    optimizer = hvd_keras.DistributedOptimizer(
+        tf.keras.optimizers.SGD(1.0),
+        backward_passes_per_step=2,
+        average_aggregated_gradients=average,
+        sparse_as_dense=True,
+    )
+    optimizer.build(variables)
+    optimizer.register_local_var(local)
+
+    @tf.function
+    def step(scale: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(dense) + tf.reduce_sum(local) - tf.reduce_sum(tf.gather(sparse, 0))
+            loss *= scale * float(rank + 1)
+        gradients = tape.gradient(loss, variables)
+        assert isinstance(gradients[1], tf.IndexedSlices)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    for _ in range(2):
+        step(tf.constant(np.inf))
+    assert not np.isfinite(dense.numpy()).any()
+    for variable in variables:
+        variable.assign([[1.0], [2.0]])
+    for momentum in getattr(optimizer, "momentums", ()):  # tf-keras: infinity times zero
+        momentum.assign(tf.zeros_like(momentum))
+    for _ in range(5):
+        step(tf.constant(1.0))
+    steps = 2 if average else 4
+    mean = (size + 1) / 2
+    assert np.allclose(dense, [[1 - steps * mean], [2 - steps * mean]])
+    assert np.allclose(sparse, [[1 + steps * mean], [2]])
+    assert np.allclose(local, np.array([[1], [2]]) - steps * (rank + 1) / size)
+    assert int(optimizer._horovod.accumulator.counter.numpy()) == 1
+
+
 @pytest.mark.skipif(not IS_LEGACY, reason="optimizers of tf-keras")
 @pytest.mark.parametrize("passes", [1, 2])
-def test_gradients_of_older_optimizers_are_reduced_once(passes: int, rank: int, size: int) -> None:
+@pytest.mark.parametrize("kind", ["legacy", "newer"])
+def test_gradients_of_tf_keras_are_reduced_once(
+    kind: str, passes: int, rank: int, size: int
+) -> None:
     """By ``_compute_gradients``, as scripts of Horovod expect, or by ``apply_gradients``."""
     variable = tf.Variable([1.0, 1.0])
-    optimizer = hvd.DistributedOptimizer(
-        tf.keras.optimizers.legacy.SGD(1.0), backward_passes_per_step=passes
-    )
+    kinds = tf.keras.optimizers.legacy if kind == "legacy" else tf.keras.optimizers
+    optimizer = hvd.DistributedOptimizer(kinds.SGD(1.0), backward_passes_per_step=passes)
     mean = (size - 1) / 2
     for _ in range(passes):
         pairs = optimizer._compute_gradients(

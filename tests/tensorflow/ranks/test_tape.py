@@ -139,6 +139,13 @@ def test_gradients_of_local_layers_stay_on_their_rank(rank: int, size: int) -> N
     for mine, got in zip(own[:2], found[:2], strict=True):
         assert np.allclose(mine / size, got)
     assert_equal_on_all_ranks([np.asarray(gradient) for gradient in found[2:]])
+    pairs = partial.get_local_and_global_gradients(loss, net.trainable_variables)
+    assert [len(each) for each in pairs] == [2, 4]
+    for (variable, gradient), weight, other in zip(
+        [*pairs[0], *pairs[1]], net.trainable_variables, found, strict=True
+    ):
+        assert variable is weight
+        assert np.allclose(gradient, other)
     with pytest.raises(ValueError, match="expected Keras layers, got 'nonsense'"):
         hvd.PartialDistributedGradientTape(tape, local_layers=["nonsense"])
 
