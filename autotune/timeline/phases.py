@@ -67,7 +67,7 @@ _EXACT = {
 _OPERATIONS = frozenset(
     ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "ADASUM", "ERROR")
 )
-_BACKENDS = frozenset(("MPI", "NCCL", "GLOO", "CCL", "DDL", "SHM", "SELF"))
+_BACKENDS = frozenset(("MPI", "NCCL", "GLOO", "CCL", "DDL", "SHM", "TCP", "SELF"))
 
 
 def activity_phase(name: str) -> Phase:
