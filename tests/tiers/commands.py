@@ -31,7 +31,9 @@ GPU_SIZES = (2, 4)
 TENSORFLOW_TRAINING = tuple(
     f"tensorflow/ranks/test_{name}.py" for name in ("fit", "optimizer", "tape")
 )
-"""Those of tests/tensorflow that train: also with tf-keras in place of Keras 3."""
+"""Those of tests/tensorflow that train."""
+OF_TF_KERAS = "test_optimizer or test_fit and (whole_batch or accumulated or sparse or older)"
+"""Of them what goes another way through optimizers of tf-keras than through those of Keras 3."""
 
 
 def run(
@@ -184,7 +186,7 @@ def parallel(environ: Environ) -> Counts:
 def tensorflow(environ: Environ) -> Counts:
     """Run tests/tensorflow in an environment of its own: on ranks, then whole jobs.
 
-    On 2 ranks everything, with MPI; without it what trains with tf-keras and, on 4 ranks, what
+    On 2 ranks everything, with MPI; without it what differs with tf-keras and, on 4 ranks, what
     compares its weights with those of one process.
     """
     python = tensorflow_environment.python()
@@ -192,12 +194,12 @@ def tensorflow(environ: Environ) -> Counts:
     tcp = {**environ, "TRANSPORT": "tcp"}
     legacy = {**tcp, "TF_USE_LEGACY_KERAS": "1"}
     training = TENSORFLOW_TRAINING
-    same = ("-k", "whole_batch")
+    same, differs = ("-k", "whole_batch"), ("-k", OF_TF_KERAS)
     not_jobs = ("--ignore=tests/tensorflow/ranks", "--ignore=tests/tensorflow/on_torch")
     return sum(
         (
             ranks("tensorflow/ranks", 2, environ, 600, python=python),
-            ranks("tensorflow-tf-keras", 2, legacy, 600, *training, python=python),
+            ranks("tensorflow-tf-keras", 2, legacy, 600, *training, options=differs, python=python),
             ranks("tensorflow-training", 4, tcp, 600, *training, options=same, python=python),
             ranks("tensorflow/on_torch", 2, environ, 600, python=python),
             pytest("tensorflow", environ, 1200, *not_jobs, python=python),
