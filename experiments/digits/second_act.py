@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2, help="ranks on each host")
     parser.add_argument("--rate-mbit", type=float, default=200, help="speed of the link")
     parser.add_argument("--epochs", type=int, default=22, help="epochs of the tuned job")
-    parser.add_argument("--timed-epochs", type=int, default=3, help="epochs of the timed jobs")
+    parser.add_argument("--timed-epochs", type=int, default=2, help="epochs of the timed jobs")
     parser.add_argument("--pairs", type=int, default=4, help="pairs of timed jobs")
     parser.add_argument("--seconds", type=float, default=150, help="time for everything")
     options = parser.parse_args()

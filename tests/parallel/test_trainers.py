@@ -77,7 +77,7 @@ def halves_of(net: torch.nn.Module, wrapped: bool) -> list[torch.optim.Optimizer
     return optimizers
 
 
-def test_two_optimizers_of_one_loss_step_in_turns() -> None:
+def test_two_optimizers_of_one_loss_step_in_turns(two_ranks: None) -> None:
     """The one whose turn it is not waits for its gradients."""
     net, reference = model(), model()
     optimizers, plain = halves_of(net, wrapped=True), halves_of(reference, wrapped=False)
