@@ -214,7 +214,7 @@ def _overlap(report: TimelineReport) -> Iterator[Finding]:
     )
     overlap = report.compute_overlap_us
     if overlap is None:
-        text = "with compute is unknown, as the file lacks STEP or BACKWARD events"
+        text = "with compute is unknown, as the file has no BACKWARD events"
     else:
         text = f"{share(overlap, union):.0f} % of their time is hidden behind the backward pass"
     yield Finding(key="overlap", text=f"Operations run {among}; {text}.")

@@ -47,7 +47,8 @@ def show(reports: list[TimelineReport]) -> None:
 
 
 def _show_one(console: Console, report: TimelineReport) -> None:
-    ranks = f"{report.ranks} ranks" if report.ranks else "number of ranks unknown"
+    number = "1 rank" if report.ranks == 1 else f"{report.ranks} ranks"
+    ranks = number if report.ranks else "number of ranks unknown"
     head = f"\n{report.path}: {report.events} events, {ranks}"
     console.print(head, markup=False, soft_wrap=True)
     console.print(_phases(report))

@@ -32,7 +32,7 @@ def test_findings_are_sentences_with_figures(late: str) -> None:
     assert "Rank 1 is the slow one: last in 20 of 20 steps, by 50 ms" in texts["late_rank"]
     assert "balance data loading" in texts["negotiation"]
     assert "2.0 tensors, 1.95 KiB an operation" in texts["fusion"]
-    assert "unknown, as the file lacks STEP" in texts["overlap"]
+    assert "unknown, as the file has no BACKWARD" in texts["overlap"]
     assert all(text.endswith(".") for text in texts.values())
 
 
