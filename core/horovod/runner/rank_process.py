@@ -317,7 +317,9 @@ class RankProcess:
         return child
 
     def _pass_on(self, number: int, frame: object) -> None:
-        self._told_to_end = self._told_to_end or number in ENDING
+        if number in ENDING and not self._told_to_end:
+            self._told_to_end = True
+            send_record({"ending": self.rank})
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, number)
 

@@ -138,6 +138,7 @@ class RunningJob:
     Attributes:
         ends: Of ranks, in the order in which we heard of them.
         started: Ranks whose process runs.
+        told: Ranks that were told to end; mpirun may kill one before it says how it ended.
         ended_by_us: A rank failed, and mpirun had to be told to end the others.
     """
 
@@ -146,6 +147,7 @@ class RunningJob:
     ) -> None:
         self.ends: list[End] = []
         self.started: set[int] = set()
+        self.told: set[int] = set()
         self.ended_by_us = False
         self._failed_at: float | None = None
         guard = [sys.executable, "-I", "-S", become.__file__, str(os.getpid())]
@@ -179,6 +181,8 @@ class RunningJob:
     def _note(self, record: Mapping[str, Any]) -> None:
         if "started" in record:
             self.started.add(record["started"])
+        elif "ending" in record:
+            self.told.add(record["ending"])
         else:
             self.ends.append(End(**record))
             if record["code"]:
@@ -220,7 +224,8 @@ class RunningJob:
         """
         failures = self.failures
         alone = [end for end in failures if not end.told]
-        before = [end for end in self.ends if not end.told] if failures else []
+        killed = self.told - {end.rank for end in self.ends}
+        before = [end for end in self.ends if not end.told] if failures or killed else []
         return next(iter([*alone, *before, *failures]), None)
 
 

@@ -84,7 +84,8 @@ std::string StallInspector::check_coordinator(int silent_s, bool is_first) {
   if (!enabled() || silent_s == 0) return "";
   const bool ends = shutdown_s_ > 0 && silent_s >= shutdown_s_;
   if (!ends && !(is_due(silent_s) && is_first)) return "";
-  const std::string text = "rank " + named({0}) + ", which all wait for, has not answered for " +
+  const std::string text = "rank " + named({0}) + " (of " + std::to_string(size_) +
+                           "), which all wait for, has not answered for " +
                            std::to_string(silent_s) +
                            " s; is its process stopped, or its machine out of memory?";
   if (ends) throw EngineError(text);

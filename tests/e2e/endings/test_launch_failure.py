@@ -36,11 +36,13 @@ time.sleep(60)
 """
 
 CAUGHT = """
-import sys, time, torch
+import signal, sys, time, torch
 import horovod.torch as hvd
 from horovod.common import mpi
 hvd.init()
 mpi.CAUGHT_PATIENCE_SECONDS = float(sys.argv[2])
+if hvd.rank() == 1 and "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 try:
     if hvd.rank() == 0:
         hvd.allreduce(torch.ones(3), name="skipped")
@@ -95,11 +97,12 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)
 
 
+@pytest.mark.parametrize("other", ["", "deaf"])
 def test_a_rank_that_leaves_after_a_caught_error_is_the_one_that_is_named(
-    commands: Commands,
+    other: str, commands: Commands
 ) -> None:
     words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
-    result = commands.run(*words, "50", "1", **STALLS)
+    result = commands.run(*words, "50", "1", other, **STALLS)
     assert result.returncode != 0 and "caught" in result.stdout
     assert re.search(r"rank 0 on \S+ was the first to fail: exit code 0, but", result.stderr)
 

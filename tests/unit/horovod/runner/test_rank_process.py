@@ -121,7 +121,8 @@ def test_a_signal_reaches_the_command_once_and_is_no_failure_of_its_own() -> Non
     process.terminate()
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (5, b"caught\n")
-    assert RecordReader().feed(err)[1][0]["told"] is True
+    ending, end = RecordReader().feed(err)[1]
+    assert (ending, end["told"]) == ({"ending": 3}, True)
 
 
 def test_a_rank_that_ends_well_says_so_too() -> None:
