@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from horovod.common.meeting import (
+from horovod.common.meeting import MeetingPoint
+from horovod.common.point import (
     CHALLENGE_BYTES,
     HELLO,
+    MINUTE,
     PROOF_BYTES,
-    MeetingPoint,
+    Patience,
     frame,
     keep_alive,
     proof_of_point,
@@ -37,8 +39,14 @@ class MeetingError(RuntimeError):
     """Ranks do not come together, or one has left; the message names them."""
 
 
-class _Line:
-    """The connection to the meeting point; one thread at a time uses it."""
+class Line:
+    """A connection to a point; one thread at a time reads, and one sends.
+
+    Args:
+        connection: Connected.
+        rank, size: The numbers by which this process proves itself there.
+        place: Where that is, for people.
+    """
 
     def __init__(self, connection: socket.socket, rank: int, size: int, place: str) -> None:
         self.rank, self.size, self.place = rank, size, place
@@ -49,6 +57,7 @@ class _Line:
         self._numbers: dict[tuple[int, ...], itertools.count[int]] = {}
 
     def close(self) -> None:
+        """Leave; also in a forked child."""
         self._connection.close()
 
     def exchange(
@@ -102,7 +111,7 @@ class _Line:
         return data
 
     def send(self, data: bytes) -> None:
-        """Send bytes that are no frame."""
+        """Send bytes."""
         self._send(data)
 
     def _read(self, seconds: float | None) -> None:
@@ -137,7 +146,7 @@ class TcpWorld:
     """
 
     def __init__(
-        self, line: _Line, members: Sequence[int], point: MeetingPoint | None = None
+        self, line: Line, members: Sequence[int], point: MeetingPoint | None = None
     ) -> None:
         self._line, self._members, self._point = line, tuple(members), point
         self.rank = self._members.index(line.rank)
@@ -210,9 +219,9 @@ def meet(
     began = time.monotonic()
     deadline = None if timeout_s is None else began + timeout_s
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    line = _Line(_connect(host, port, place, deadline, timeout_s, say), rank, size, place)
+    line = Line(connect(host, port, place, deadline, timeout_s, say), rank, size, place)
     try:
-        _prove(line, proving_key(key))
+        prove(line, proving_key(key))
         next_word = time.monotonic() + SAY_SECONDS
         while line.missing != []:
             line.next_frame(min(next_word, deadline or next_word))
@@ -227,7 +236,7 @@ def meet(
     return TcpWorld(line, range(size), point)
 
 
-def _absent(line: _Line) -> str:
+def _absent(line: Line) -> str:
     missing = line.missing or []
     shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     return f"{len(missing)} of {line.size} ranks have not come (rank {shown})"
@@ -237,15 +246,29 @@ def _seconds(waited_s: float | None) -> str:
     return f"{round(waited_s or 0.0, 1):g} s"
 
 
-def _connect(
+def connect(
     host: str,
     port: int,
     place: str,
     deadline: float | None,
     timeout_s: float | None,
     say: Callable[[str], object],
+    patience: Patience = MINUTE,
 ) -> socket.socket:
-    """Return a connection, trying again while nobody listens: rank 0 may come much later."""
+    """Return a connection, trying again while nobody listens: rank 0 may come much later.
+
+    Args:
+        host: As of ``meet``.
+        port: As of ``meet``.
+        place: What messages call them.
+        deadline: Not beyond that (time.monotonic); None: no limit.
+        timeout_s: The same in seconds from the start, for messages.
+        say: Gets a line now and then.
+        patience: With a host that says nothing any more.
+
+    Raises:
+        MeetingError: Nobody listens there until then.
+    """
     next_word = time.monotonic() + SAY_SECONDS
     while True:
         left = CONNECT_SECONDS if deadline is None else deadline - time.monotonic()
@@ -257,7 +280,7 @@ def _connect(
                 why = error
                 continue
             connection.settimeout(None)
-            keep_alive(connection)
+            keep_alive(connection, patience)
             return connection
         if left <= 0:
             raise MeetingError(
@@ -270,7 +293,12 @@ def _connect(
         time.sleep(RETRY_SECONDS)
 
 
-def _prove(line: _Line, key: bytes) -> None:
+def prove(line: Line, key: bytes) -> None:
+    """Prove to the point that this process has the key, and be proven the same.
+
+    Raises:
+        MeetingError: What listens there does not have it, or does not answer.
+    """
     own = os.urandom(CHALLENGE_BYTES)
     challenge = line.receive(CHALLENGE_BYTES, CONNECT_SECONDS)
     proof = proof_of_rank(key, challenge, own, line.rank, line.size)

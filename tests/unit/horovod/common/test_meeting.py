@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.common import meeting, tcp_world
+from horovod.common import point as points
+from horovod.common import tcp_world
 from horovod.common.meeting import MeetingPoint
 from horovod.common.tcp_world import MeetingError, TcpWorld, decode, encode, meet
 
@@ -66,8 +67,8 @@ VALUES = st.recursive(
 @given(VALUES)
 @settings(max_examples=30, deadline=None)
 def test_values_arrive_as_they_were(value: Any) -> None:
-    received = bytearray(meeting.frame(encode([value])) + b"x")
-    arrived = decode(meeting.take_frame(received))
+    received = bytearray(points.frame(encode([value])) + b"x")
+    arrived = decode(points.take_frame(received))
     assert arrived == [value] and type(arrived[0]) is type(value)
     assert received == b"x"
 
@@ -184,7 +185,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_strangers_hold_up_nobody_and_are_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "HANDSHAKE_SECONDS", 1.0)
+    monkeypatch.setattr(points, "HANDSHAKE_SECONDS", 1.0)
     with point(2) as there, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", there.port)
         silent = [stack.enter_context(socket.create_connection(address)) for _ in range(20)]
@@ -199,7 +200,7 @@ def test_strangers_hold_up_nobody_and_are_told_nothing(monkeypatch: pytest.Monke
             with contextlib.suppress(ConnectionResetError):
                 while data := stranger.recv(1 << 16):
                     told += data
-            assert len(told) <= meeting.CHALLENGE_BYTES
+            assert len(told) <= points.CHALLENGE_BYTES
         for world in worlds:
             world.close()
 
