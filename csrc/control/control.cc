@@ -216,23 +216,22 @@ void Connection::hear_nudges() {
   }
 }
 
-// Of the whole frame that is there; 0: none.
+// Of the whole frame that is there; 0: none. Throws where its header can be no frame's.
 size_t Connection::next_frame_bytes(int rank, uint32_t most) const {
   const size_t available = in_.size() - parsed_;
   if (available < header_bytes) return 0;
   uint32_t length;
   std::memcpy(&length, in_.data() + parsed_, sizeof length);
-  if (length > most) throw broken_frame(rank);
+  const auto type = static_cast<uint8_t>(in_[parsed_ + 4]);
+  if (length > most || type > static_cast<uint8_t>(FrameType::last)) throw broken_frame(rank);
   return available < header_bytes + length ? 0 : header_bytes + length;
 }
 
 // The whole frame that is there.
 void Connection::parse(int rank, Frame& frame) {
   const size_t bytes = next_frame_bytes(rank, max_payload_bytes);
-  const auto type = static_cast<uint8_t>(in_[parsed_ + 4]);
-  if (type > static_cast<uint8_t>(FrameType::last)) throw broken_frame(rank);
   frame.rank = rank;
-  frame.type = static_cast<FrameType>(type);
+  frame.type = static_cast<FrameType>(in_[parsed_ + 4]);
   frame.payload.assign(in_, parsed_ + header_bytes, bytes - header_bytes);
   parsed_ += bytes;
   if (parsed_ < in_.size()) return;
