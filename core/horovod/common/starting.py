@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from horovod import _engine
-from horovod.common import advice, builds, secret, timeline
+from horovod.common import advice, builds, descriptors, secret, timeline
 from horovod.common.process_set import (
     ProcessSet,
     agree_static_sets,
@@ -211,7 +211,8 @@ def _read_own(
         )
     except ValueError as error:
         return topology, None, RankReport({}, str(error)), ()
-    report = RankReport(parsed.to_agree, start.world.error(), process_sets=ranks)
+    room = descriptors.make_room(descriptors.needed(topology, start.world.kind))
+    report = RankReport(parsed.to_agree, start.world.error() or room, process_sets=ranks)
     return topology, parsed, report, sets
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
 from e2e.commands import FAST, Commands
+
+TIGHT = """
+import os, resource
+import horovod.torch as hvd
+most = len(os.listdir("/proc/self/fd")) + 12
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+hvd.init()
+"""
 
 
 def tracebacks(text: str) -> int:
@@ -37,6 +46,13 @@ def test_a_wrong_setting_is_named_on_every_rank(
     result = commands.run("horovodrun", "-np", "2", *commands.settings_job(), **{variable: text})
     assert result.returncode != 0
     assert f"{variable}: expected" in result.stderr
+    assert tracebacks(result.stderr) == 2
+
+
+def test_too_few_file_descriptors_are_named_on_every_rank(commands: Commands) -> None:
+    result = commands.run("horovodrun", "--gloo", "-np", "2", sys.executable, "-c", TIGHT)
+    assert result.returncode != 0
+    assert "18 are for the connections with other ranks" in result.stderr
     assert tracebacks(result.stderr) == 2
 
 
