@@ -250,7 +250,7 @@ def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
         return
     for remark in parsed.remarks:
         logger.warning("%s", remark)
-    of_tcp = ("HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_GLOO_IFACE")
+    of_tcp = ("HOROVOD_GLOO_TIMEOUT_SECONDS",)
     ignored = [*parsed.ignored, *(name for name in of_tcp if world.kind == "mpi" and parsed[name])]
     if ignored:
         logger.info("set, but without meaning here: %s", ", ".join(ignored))
@@ -317,10 +317,10 @@ def _start_engine(start: Start, topology: Topology, parsed: Settings) -> _engine
     _set_timeline(options, start, parsed)
     world = start.world
     key = secret.job_key(world, parsed[secret.ENV])
-    interfaces = parsed["HOROVOD_GLOO_IFACE"] if world.kind == "tcp" else ""
-    transport = world.transport(key, topology.hosts, interfaces or "")
+    interfaces = parsed["HOROVOD_GLOO_IFACE"] or ""
+    transport = world.transport(key, topology.hosts, interfaces)
     is_first = topology.rank == 0 and not alone
-    rendezvous = _engine.Rendezvous(key, interfaces or "") if is_first else None
+    rendezvous = _engine.Rendezvous(key, interfaces) if is_first else None
     address = world.bcast(rendezvous.address if rendezvous else "")
     return _engine.Engine(options, rendezvous, address, key, transport)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from horovod.common.joining import INTERFACES
 from horovod.common.launched import CONTROLLER
 from horovod.runner import mpirun, placing, probe, starter
 from horovod.runner.supervise import rank_command
@@ -77,7 +78,10 @@ class ByMpirun:
     def command(
         self, job: mpirun.Job, environ: Mapping[str, str], options: Mapping[str, Any]
     ) -> Command:
-        """Return the mpirun line."""
+        """Return the mpirun line; interfaces by name are also those of the engine's connections."""
+        names = ",".join(job.network_interfaces)
+        if names and "/" not in names:
+            environ = {INTERFACES: names, **environ}
         options = {**options, "hosts": mpirun.equal_hosts(job)}
         job = dataclasses.replace(job, command=rank_command(job.command, options))
         family = mpirun.ask_family(self.program)

@@ -94,6 +94,17 @@ def test_a_job_without_mpi_keeps_its_words_and_no_secret_is_among_them() -> None
     assert list(plan.ssh) == ["-p", "22", "-i", "k"]
 
 
+def test_under_mpi_named_interfaces_are_the_engines_too(tmp_path: Path) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    program.chmod(0o755)
+    for names, passed in ((["ib0", "eth0"], "ib0,eth0"), (["10.0.0.0/8"], None), ([], None)):
+        job = Job(size=1, command=["a"], hosts=[("far", 1)], network_interfaces=names)
+        command = ways.ByMpirun(program).command(job, {}, {})
+        assert command.environ.get("HOROVOD_GLOO_IFACE") == passed
+        assert ("HOROVOD_GLOO_IFACE" in command.words) == (passed is not None)
+
+
 def test_subnets_are_for_mpi_only() -> None:
     job = Job(size=1, command=["a"], network_interfaces=["10.0.0.0/8"])
     with pytest.raises(ValueError, match="expected names of interfaces"):
