@@ -14,7 +14,14 @@ __all__ = ["RankError", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``run`` and ``RankError``; what they need is imported on first use."""
+    """Return ``run`` and ``RankError``; what they need is imported on first use.
+
+    ``_HorovodArgs`` is what libraries fill for ``launch._run``.
+    """
+    if name == "_HorovodArgs":
+        from horovod.runner.arguments import HorovodArgs
+
+        return HorovodArgs
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from horovod.runner import function

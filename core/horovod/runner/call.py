@@ -49,8 +49,7 @@ def main(folder: Path) -> None:
     content = pickle.loads((folder / "call.pickle").read_bytes())
     sys.path += [place for place in content["sys.path"] if place not in sys.path]
     try:
-        function, args, kwargs = pickle.loads(content["call"])
-        save((True, function(*args, **kwargs)), path)
+        save((True, pickle.loads(content["call"])()), path)
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
             save((True, None), path)

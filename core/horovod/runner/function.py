@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import os
 import pickle
 import shutil
@@ -134,8 +135,27 @@ def run(
     words += ["--verbose"] if verbose else []
     words += ["--gloo"] if use_gloo else []
     words += ["--mpi"] if use_mpi else []
-    with _folder(shared=bool(hosts or hostfile)) as folder:
-        _save_call(folder, func, args, kwargs or {})
+    function = functools.partial(func, *args, **(kwargs or {}))
+    shared = bool(hosts or hostfile)
+    return call_on_ranks(function, words, shared=shared, executable=executable)
+
+
+def call_on_ranks(
+    function: Callable[[], Any], words: Sequence[str], *, shared: bool, executable: str | None
+) -> list[Any]:
+    """Call ``function`` on every rank and return the results by rank. **Local.**
+
+    Args:
+        function: What to call.
+        words: Options of ``horovodrun``.
+        shared: There are other hosts: what travels does so through the working directory.
+        executable: The Python of the ranks; None: this one.
+
+    Raises:
+        As ``run``.
+    """
+    with _folder(shared=shared) as folder:
+        _save_call(folder, function)
         python = executable or sys.executable
         return _run([*words, python, "-m", "horovod.runner.call", str(folder)], folder)
 
@@ -157,12 +177,10 @@ def _folder(shared: bool) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _save_call(
-    folder: Path, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def _save_call(folder: Path, function: Callable[[], Any]) -> None:
     import cloudpickle  # type: ignore[import-untyped]
 
-    call = cloudpickle.dumps((func, tuple(args), dict(kwargs)))
+    call = cloudpickle.dumps(function)
     content = {"sys.path": [os.path.abspath(place) for place in sys.path], "call": call}
     (folder / "call.pickle").write_bytes(pickle.dumps(content))
 

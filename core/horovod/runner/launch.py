@@ -58,6 +58,17 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return make_parser().parse_args(argv)
 
 
+def _run(args: Any) -> list[Any] | None:
+    """Run the job that libraries describe by ``horovod.runner._HorovodArgs`` (Horovod's own name).
+
+    Raises:
+        As ``arguments.run``.
+    """
+    from horovod.runner import arguments
+
+    return arguments.run(args)
+
+
 def start(arguments: argparse.Namespace) -> int:
     """Run the job and return its exit code.
 

@@ -1,11 +1,41 @@
-"""What libraries ask Horovod's module of this name: which MPI starts jobs."""
+"""Jobs by mpirun, and which MPI starts them, under Horovod's names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 
-from horovod.runner import mpirun, ways
+from horovod.runner import arguments, mpirun, ways
+from horovod.runner.common.util.settings import BaseSettings
+
+
+def mpi_run(
+    settings: BaseSettings,
+    nics: Iterable[str] | None,
+    env: Mapping[str, str],
+    command: Sequence[str],
+    stdout: object = None,
+    stderr: object = None,
+) -> None:
+    """Run ``command`` as ``horovodrun --mpi`` does, and wait for its end. **Local.**
+
+    Args:
+        settings: The job.
+        nics: Network interfaces to use; none: any.
+        env: Environment of the job.
+        command: Program and arguments of every rank.
+        stdout: Ignored with a warning: the ranks write to the output of this process.
+        stderr: Likewise.
+
+    Raises:
+        RuntimeError: The job failed.
+        ValueError: A setting is wrong.
+        NoWayError: There is no MPI.
+    """
+    if stdout is not None or stderr is not None:
+        warnings.warn("mpi_run: stdout and stderr are ignored: ranks write to ours", stacklevel=2)
+    arguments.run_settings(settings, nics, env, command, way="use_mpi")
 
 
 def mpi_available(env: Mapping[str, str] | None = None) -> bool:

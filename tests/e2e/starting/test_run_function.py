@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +16,10 @@ import pytest
 
 import horovod
 from e2e.commands import root_variables, wait_until
-from horovod.runner import RankError
+from horovod import runner
+from horovod.runner import RankError, gloo_run, launch, mpi_run
+from horovod.runner.common.util import hosts, settings, timeout
+from horovod.runner.http import http_server
 
 
 def where_am_i(tag: str, *, double: bool = False) -> tuple[Any, ...]:
@@ -120,3 +125,62 @@ def test_an_interrupt_ends_the_ranks(tmp_path: Path) -> None:
 def test_wishes_of_older_calls_are_one_warning() -> None:
     with pytest.warns(UserWarning, match="slots ignored"):
         assert horovod.run(lambda x: x + 1, args=(1,), num_proc=2, slots=2) == [2, 2]
+
+
+def described(**options: Any) -> Any:
+    """Return a job of 2 ranks as libraries describe it."""
+    job = runner._HorovodArgs()
+    for name, value in {"num_proc": 2, **options}.items():
+        setattr(job, name, value)
+    return job
+
+
+def test_libraries_describe_a_job_by_attributes(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")
+    say = "import os; print('%(HOROVOD_RANK)s %(HOROVOD_CYCLE_TIME)s' % os.environ)"
+    command = [sys.executable, "-c", say]
+    for way in ({"use_gloo": True}, {"use_mpi": True}):
+        assert launch._run(described(command=command, cycle_time_ms=3, **way)) is None
+        assert sorted(capfd.readouterr().out.split("\n"))[1:] == ["0 3", "1 3"]
+    assert os.environ["HOROVOD_CYCLE_TIME"] == "7"
+    with pytest.raises(RuntimeError, match="failed with exit code 3"):
+        launch._run(described(command=[sys.executable, "-c", "exit(3)"], use_gloo=True))
+    double = functools.partial(where_am_i, "ab", double=True)
+    results = launch._run(described(run_func=double, use_gloo=True))
+    assert results == [(rank, 2, "abab", [3.0] * 3) for rank in (0, 1)]
+
+
+def test_libraries_describe_a_job_by_settings(capfd: pytest.CaptureFixture[str]) -> None:
+    say = "import os; print('%(HOROVOD_RANK)s %(WORD)s' % os.environ)"
+    made = settings.Settings(num_proc=2, start_timeout=timeout.Timeout(60, "{activity}"))
+    environ = {**os.environ, "WORD": "hi"}
+    gloo_run.gloo_run(made, None, environ, "127.0.0.1", [sys.executable, "-c", say])
+    mpi_run.mpi_run(made, None, environ, [sys.executable, "-c", say])
+    assert sorted(capfd.readouterr().out.split("\n"))[1:] == ["0 hi", "0 hi", "1 hi", "1 hi"]
+    assert "WORD" not in os.environ
+
+
+def test_ranks_that_a_library_starts_meet_at_its_server() -> None:
+    server = http_server.RendezvousServer()
+    port = server.start()
+    plan = hosts.get_host_assignments(hosts.parse_hosts("localhost:2"), 2)
+    server.init(plan)
+    script = f"{inspect.getsource(where_am_i)}\nprint(where_am_i('ab')[3])"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", f"from typing import Any\n{script}"],
+            env={
+                **os.environ,
+                **gloo_run.create_run_env_vars("127.0.0.1", ["lo"], port),
+                **gloo_run.create_slot_env_vars(slot),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for slot in plan
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    server.stop()
+    assert outputs == [f"in rank {rank}\n[3.0, 3.0, 3.0]\n" for rank in (0, 1)]

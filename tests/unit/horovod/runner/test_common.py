@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import sys
 import threading
@@ -98,8 +97,3 @@ def test_an_event_ends_a_command_with_its_children() -> None:
     begun = time.monotonic()
     code = safe_shell_exec.execute("sleep 50 & sleep 50", stdout=io.StringIO(), events=[event])
     assert code == -15 and time.monotonic() - begun < 20
-
-
-def test_services_of_spark_and_ray_are_one_sentence() -> None:
-    with pytest.raises(ImportError, match="serves Horovod's Spark and Ray front ends"):
-        importlib.import_module("horovod.runner.common.service.driver_service")

@@ -1,0 +1,1 @@
+"""Where ranks meet that another launcher has started, under Horovod's name for it."""
