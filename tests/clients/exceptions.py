@@ -17,11 +17,6 @@ EXCEPTIONS: tuple[tuple[str, str, str], ...] = (
         "after that of rank 0, whose sleep of 5 s it wants to see (12 ms after it were seen)",
     ),
     (
-        r"test_tensorflow.*",
-        r"test_elastic_state$",
-        "elastic jobs are not in this version",
-    ),
-    (
         r"test_tensorflow_process_sets, .*",
         r"test_legacy_DistributedOptimizer_process_sets$",
         "wraps an optimizer of TensorFlow 1 (tf.compat.v1.train), of which none is served",

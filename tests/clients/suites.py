@@ -116,6 +116,10 @@ class Suite:
     is_script: bool = False
 
 
+OF_ELASTIC_JOBS = ("test_torch_elastic", "test_elastic_run")
+"""Files of the peer that a process by itself runs, which may start jobs."""
+
+
 def peers_suites() -> list[Suite]:
     """Return those of the peer, by every way on 2 and 4 ranks."""
     suites = []
@@ -123,6 +127,7 @@ def peers_suites() -> list[Suite]:
         for ranks in (2, 4):
             for file in ("parallel/test_torch", "parallel/test_timeline", "integration/test_stall"):
                 suites.append(peers_suite(file, way, ranks))
+    suites += [peers_suite(f"single/{name}", "", 1) for name in OF_ELASTIC_JOBS]
     # The others skip it without MPI.
     suites += [peers_suite("parallel/test_adasum_pytorch", "mpirun", ranks) for ranks in (2, 4)]
     return suites
@@ -166,7 +171,7 @@ def peers_suite(
     with_what: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Suite:
-    parts = [file.rpartition("/")[2], way, f"{ranks} ranks", with_what]
+    parts = [file.rpartition("/")[2], way, f"{ranks} ranks" if way else "1 process", with_what]
     return Suite(
         name=", ".join(part for part in parts if part),
         checkout="horovod",

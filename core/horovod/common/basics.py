@@ -70,6 +70,8 @@ class _Process:
     engine_failed: bool = False
     """Whether the newest job has ended by an error."""
     forked: bool = False
+    code_without_others: int | None = None
+    """Exit code of a process that ends after ranks were lost, and waits for none."""
 
 
 _process = _Process()
@@ -368,9 +370,22 @@ def _is_for_mpi(launched: Launched) -> bool:
 def _at_exit() -> None:
     if _process.forked or _process.world is None:
         return
-    raised = script_raised()
+    raised, code = script_raised(), _process.code_without_others
     shutdown()
-    _process.world.end(failed=_process.engine_failed, raised=raised, leave=_leave)
+    _process.world.end(
+        failed=_process.engine_failed,
+        raised=raised or code is not None,
+        leave=lambda given: _leave(given if code is None else code),
+    )
+
+
+def end_without_others(code: int) -> None:
+    """**Local.** Let this process, which is about to end, wait for no other rank at its exit.
+
+    Args:
+        code: The exit code with which it ends.
+    """
+    _process.code_without_others = code
 
 
 def script_raised() -> bool:

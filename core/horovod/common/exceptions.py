@@ -27,4 +27,21 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Horovod was built for another version of a framework; libraries import the name."""
+    """Horovod was built for another version of a framework; libraries import the name.
+
+    Args:
+        name: Of the framework.
+        version: That was found.
+        installed_version: That Horovod was built for.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """**Local.** Return the sentence of ``HorovodVersionMismatchError``; arguments as there."""
+    return f"{name}: expected version {installed_version}, got {version}; install it again"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.common import basics
+from horovod.common import basics, rounds
 from horovod.common.compression import Compressor
 from horovod.common.process_set import ProcessSet
 from horovod.common.reduce_ops import Adasum, Average, Product
@@ -53,7 +53,8 @@ class Options:
     def communicates(self) -> bool:
         """**Local.** Whether this rank has others to train with. ValueError before ``init``."""
         basics.job()
-        return bool(self.process_set.included()) and self.process_set.size() != 1
+        may_have_others = self.process_set.size() != 1 or rounds.is_elastic()
+        return bool(self.process_set.included()) and may_have_others
 
 
 def make_options(

@@ -6,9 +6,10 @@ it has prepared for operations that come back by that description.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Hashable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from horovod import _engine
 from horovod.common.process_set import ProcessSet, global_process_set
@@ -62,7 +63,15 @@ class Kept(dict[Key, Value]):
         self[key] = value
 
 
+class Forgetful(Protocol):
+    """What belongs to the script, and knows something that is only true for one engine."""
+
+    def forget(self) -> None:
+        """**Local.** The engine has ended; the next one may have other ranks."""
+
+
 _all_kept: list[Kept[Any, Any]] = []
+_forgetful: weakref.WeakSet[Any] = weakref.WeakSet()
 _unnamed: Counter[tuple[int, str]] = Counter()
 """{(number of the process set, operation): operations so far to which the script gave no name}"""
 
@@ -136,3 +145,10 @@ def forget() -> None:
     forget_names()
     for kept in _all_kept:
         kept.clear()
+    for each in list(_forgetful):
+        each.forget()
+
+
+def forget_with_the_engine(forgetful: Forgetful) -> None:
+    """**Local.** Have ``forgetful.forget()`` called when an engine has ended, while it lives."""
+    _forgetful.add(forgetful)

@@ -210,6 +210,7 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
         parse=real("HOROVOD_GLOO_TIMEOUT_SECONDS", 1e-3, 240 * _HOUR, " of seconds"),
         agree=False,
     ),
+    Variable(env="HOROVOD_ELASTIC_CHECKPOINT", parse=str),
     Variable(env="HOROVOD_GLOO_IFACE", parse=str, agree=False),
     Variable(env="HOROVOD_GLOO_RENDEZVOUS_ADDR", parse=str, agree=False),
     Variable(

@@ -3,6 +3,7 @@
 from horovod.tensorflow import init, shutdown
 from horovod.tensorflow import keras_support as _keras_support  # noqa: F401
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.elastic import run as elastic_run
 from horovod.tensorflow.keras.values import allgather, allreduce, broadcast, reducescatter
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "elastic_run",
     "init",
     "reducescatter",
     "shutdown",

@@ -24,6 +24,7 @@ from horovod.common.reduce_ops import Average, Min
 from horovod.common.variables import Watch
 from horovod.torch import mpi_ops, operations
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.elastic import run as elastic_run
 from horovod.torch.mpi_ops import shutdown
 from horovod.tuning import autotuning
 
@@ -32,6 +33,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "elastic_run",
     "init",
     "reducescatter",
     "shutdown",
@@ -56,6 +58,11 @@ class Accumulator:
     def __init__(self) -> None:
         self.counter = 0
         self.sums: dict[int, torch.Tensor] = {}
+
+    def forget(self) -> None:
+        """**Local.** Begin anew, whatever was summed."""
+        self.counter = 0
+        self.sums.clear()
 
 
 class Reduction:

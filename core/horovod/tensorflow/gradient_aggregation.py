@@ -67,6 +67,13 @@ class Accumulator:
             result[i] = tensor
         return result
 
+    def forget(self) -> None:
+        """**Local**, in eager mode. Begin anew, whatever was summed."""
+        if self.counter is not None:
+            self.counter.assign(0)
+        for total in self._sums.values():
+            total.assign(tf.zeros_like(total))
+
     def apply_if_complete(
         self, apply: Callable[[], object], otherwise: Callable[[], object]
     ) -> object:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from horovod.common import rounds
 from horovod.common.gradients import note_reduction
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average, Sum, resolve_op
@@ -21,6 +22,7 @@ from horovod.tensorflow.mpi_ops import (
     broadcast_,
     grouped_allgather,
     join,
+    size_op,
 )
 
 __all__ = [
@@ -239,5 +241,8 @@ def _check_sparse(op: int, prescale: float, postscale: float) -> None:
 def _slices(like: Any, values: Any, indices: Any, op: int, process_set: ProcessSet) -> Any:
     """Return all ranks' slices, by which an average of ``op`` is meant if it is one."""
     if op == Average:
-        values = values / tf.cast(process_set.size() or 1, values.dtype)
+        number = process_set.size() or 1
+        if rounds.is_elastic() and not tf.executing_eagerly():  # a graph outlives a round
+            number = size_op(process_set.process_set_id or 0)
+        values = values / tf.cast(number, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=like.dense_shape)

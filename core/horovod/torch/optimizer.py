@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from horovod.common import basics
+from horovod.common import basics, rounds
 from horovod.common.process_set import ProcessSet, global_process_set
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.operations import Adasum, Average, Product
@@ -85,7 +85,8 @@ def DistributedOptimizer(
     options = _options(compression, op, gradient_predivide_factor, sparse_as_dense, process_set)
     names = parameter_names(optimizer, named_parameters)
     passes = checked_passes(backward_passes_per_step)
-    communicates = bool(process_set.included()) and process_set.size() != 1 and basics.size() > 1
+    is_alone = process_set.size() == 1 or basics.size() == 1
+    communicates = bool(process_set.included()) and (rounds.is_elastic() or not is_alone)
     lists = parameter_groups(groups, names, process_set if communicates else None)
 
     if communicates:

@@ -215,7 +215,7 @@ class DistributedGradients(Wrapped):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """**Local.** Load a state; gradients on their way are forgotten."""
         self._reducer.reset()
-        self._synchronized = False
+        self._synchronized = self._reduced_for_scaler = False
         super().load_state_dict(state_dict)
 
     def _add(self, parameter: torch.Tensor, name: str) -> None:

@@ -73,10 +73,14 @@ class Gradient:
         self.name = name
         self.passes_left = passes
         self.group: Group
+        self.forget()
+
+    def forget(self) -> None:
+        """**Local**, every rank alike. Know nothing of the other ranks' gradient any more."""
         self._context: object = None
         self._sparse_dim = 0
         # torch makes sparse gradients of matrices: rows of an embedding.
-        self.is_known = parameter.dim() != 2
+        self.is_known = self.parameter.dim() != 2
 
     @property
     def exists(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from horovod.common import rounds
 from horovod.common.process_set import ProcessSet
 from horovod.torch.functions import broadcast_object
 
@@ -110,7 +111,8 @@ def parameter_groups(
     """Return the lists of parameters to be reduced together.
 
     **Collective** over ``process_set`` where ``groups`` is a number: the order of its first rank's
-    parameters decides.
+    parameters decides. In an elastic job, where a rank that is new does this alone, the
+    parameters have to be in the same order on all ranks, and nobody is asked.
 
     Args:
         groups: None; how many lists of nearly equal length; or the lists themselves.
@@ -127,7 +129,7 @@ def parameter_groups(
             raise ValueError(f"groups: {_EXPECTED}, got {groups}")
         if groups == 0 or process_set is None:
             return []
-        return _split(groups, _common_order(names, process_set))
+        return _split(groups, _order(names, process_set))
     if not isinstance(groups, list | tuple) or not all(isinstance(g, list | tuple) for g in groups):
         raise ValueError(f"groups: {_EXPECTED}, got {groups!r:.80}")
     members = [parameter for group in groups for parameter in group]
@@ -142,6 +144,13 @@ def parameter_groups(
 
 
 _EXPECTED = "expected a number of groups >= 0, or a list of lists of parameters"
+
+
+def _order(names: Names, process_set: ProcessSet) -> list[torch.Tensor]:
+    """Return the trainable parameters in the order that all ranks have."""
+    if rounds.is_elastic():
+        return [parameter for parameter in names if parameter.requires_grad]
+    return _common_order(names, process_set)
 
 
 def _common_order(names: Names, process_set: ProcessSet) -> list[torch.Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from horovod.common import basics
+from horovod.common.operation import forget_with_the_engine
 from horovod.torch import operations
 from horovod.torch.collectives.repeated import RepeatedAllreduces
 from horovod.torch.wrapped.batch import Batch
@@ -58,6 +59,7 @@ class Reducer:
         """(first gradient for each call to the engine, its tensor, how often that had changed)"""
         self._known: dict[Group, tuple[list[Group], RepeatedAllreduces]] = {}
         """{first group: what was started together last time, and how}"""
+        forget_with_the_engine(self)
 
     def watch(self, parameter: torch.Tensor, name: str) -> None:
         """**Local**, every rank alike. Reduce the gradient of ``parameter`` from now on.
@@ -189,6 +191,16 @@ class Reducer:
         self.pending = False
         for group in self._groups:
             group.drop(self.passes)
+
+    def forget(self) -> None:
+        """**Local.** The engine has ended: forget what is of its ranks, and what was half done.
+
+        A rank that is new does not know which gradients are sparse; all have to find out again.
+        """
+        self.reset()
+        self._known.clear()
+        for gradient in self._gradients.values():
+            gradient.forget()
 
     def _start_complete(self) -> None:
         """Hand what is complete to the engine, dense gradients in one call per device."""

@@ -77,3 +77,21 @@ def test_what_is_kept_stays_below_its_bound_and_is_forgotten(
         assert len(kept) <= 3
     operation.forget()
     assert not kept
+
+
+def test_what_outlives_an_engine_is_told_of_its_end_while_it_lives() -> None:
+    told: list[str] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            operation.forget_with_the_engine(self)
+
+        def forget(self) -> None:
+            told.append(self.name)
+
+    kept, gone = Told("kept"), Told("gone")
+    del gone
+    operation.forget()
+    operation.forget()
+    assert told == [kept.name] * 2
