@@ -26,6 +26,7 @@ from horovod.torch.elastic.state import (
     get_handler_registry,
     set_handler_registry,
 )
+from horovod.torch.wrapped import naming
 from parallel.training import BATCH, batches, loss_of, model, shard, wrap
 
 ADDED, REMOVED = HostUpdateResult.added, HostUpdateResult.removed
@@ -228,11 +229,11 @@ class Moved(TorchDispatchMode):
 
 def test_a_commit_copies_every_tensor_once_into_memory_that_is_kept() -> None:
     net = model()
-    net.again = net[0]  # what is shared is copied once
+    both = torch.nn.ModuleList([net, net[0]])  # what is shared is copied once
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
     loss_of(net, *next(batches(1))).backward()
     optimizer.step()
-    state = hvd.elastic.TorchState(net, optimizer)
+    state = hvd.elastic.TorchState(both, optimizer)
     state.commit()
     content = sum(p.nbytes for p in net.parameters())
     steps = sum(value["step"].nbytes for value in optimizer.state.values())
@@ -440,10 +441,12 @@ def test_a_new_rank_agrees_with_the_others_on_sparse_gradients(
     two_ranks: None, rank: int, size: int
 ) -> None:
     """The last one begins anew, as a process that has just come; the others were there before."""
+    naming._times_used.clear()  # a process that has just come has wrapped nothing before
     old = wrap(net := model())
     step(net, old, 0)
     reset()
     if rank == size - 1:
+        naming._times_used.clear()
         net = model()
         optimizer = wrap(net)
     else:

@@ -186,11 +186,13 @@ class ObjectState(State):
             HorovodInternalError: A rank has died.
         """
         if self._saved_state:
-            own = {name: getattr(self, name) for name in self._saved_state}
-            if self._rank() == 0:
-                self._bcast_object(_pack(own))
-            else:
-                for name, value in _unpack(self._bcast_object(None)).items():
+            is_root = self._rank() == 0
+            own = {name: getattr(self, name) for name in self._saved_state} if is_root else {}
+            packed = self._bcast_object(_pack(own))
+            if packed.error:
+                raise ValueError(packed.error)
+            if not is_root:
+                for name, value in _unpack(packed).items():
                     setattr(self, name, value)
         self.save()
 
@@ -257,6 +259,4 @@ def _pack(objects: Mapping[str, Any]) -> _Packed:
 
 
 def _unpack(packed: _Packed) -> dict[str, Any]:
-    if packed.error:
-        raise ValueError(packed.error)
     return {name: pickle.loads(data) for name, data in packed.values.items()}

@@ -57,8 +57,10 @@ class Packed:
 
     def tensor(self) -> torch.Tensor:
         """**Local.** Return the tensor."""
-        flat = torch.from_numpy(self._data).view(getattr(torch, self._dtype))
-        return flat.reshape(self._shape)
+        dtype = getattr(torch, self._dtype)
+        if not self._data.size:
+            return torch.empty(self._shape, dtype=dtype)
+        return torch.from_numpy(self._data).view(dtype).reshape(self._shape)
 
 
 class _Copying:

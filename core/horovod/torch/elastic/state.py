@@ -269,20 +269,21 @@ class TorchState(ObjectState):
             objects[name] = value
 
     def _save(self) -> None:
-        _wait_for_gpu(self._handlers.values())
+        _wait_for_gpu()
         for handler in self._handlers.values():
             handler.save()
         super()._save()
 
 
-def _wait_for_gpu(handlers: Iterable[StateHandler]) -> None:
+def _wait_for_gpu() -> None:
     """Return when the GPU has done what it was given, so that nothing else can be saved.
 
     Raises:
         HorovodInternalError: A rank was lost: what a GPU has computed since may be of gradients
             that were never reduced.
     """
-    if not torch.cuda.is_initialized():
+    is_used: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if not is_used:
         return
     torch.cuda.synchronize()
     if basics.is_initialized() and basics.engine().failed:

@@ -25,9 +25,8 @@ def ranks_of(*values: dict[str, Any]) -> list[ObjectState]:
     sent: list[Any] = []
 
     def broadcast(value: Any) -> Any:
-        if value is not None:
-            sent.append(value)
-        return sent[-1]
+        sent.append(value)
+        return sent[0]
 
     def make(rank: int) -> ObjectState:
         return ObjectState(broadcast, lambda: rank, **values[rank])
