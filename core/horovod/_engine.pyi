@@ -65,6 +65,8 @@ class Options:
     timeline_mark_cycles: bool
     disable_group_fusion: bool
     """Groups fuse only within themselves; must agree on all ranks."""
+    connect_seconds: float
+    """How long the ranks look for each other: whole seconds."""
     timeline_clock: tuple[int, int, int, int]
     """Fields of horovod.common.timeline.Clock, in order."""
     def __init__(self) -> None: ...
@@ -134,14 +136,17 @@ class TcpListener:
     def __init__(self, rank: int, key: bytes, interfaces: str = "") -> None: ...
     @property
     def address(self) -> str: ...
-    def connect(self, addresses: Sequence[str], hosts: Sequence[int]) -> Transport:
+    def connect(
+        self, addresses: Sequence[str], hosts: Sequence[int], seconds: float = 60.0
+    ) -> Transport:
         """**Collective.** Connect all ranks and return the transport.
 
         Args:
             addresses: Of all ranks, by rank.
             hosts: Number of each rank's host, equal on all ranks.
+            seconds: Whole ones.
 
-        Raises EngineError when ranks do not connect within 60 s.
+        Raises EngineError when ranks do not connect within ``seconds``.
         """
 
 class StepRecord:
@@ -276,8 +281,8 @@ class Engine:
 
         ``key`` is that of the rendezvous. Who does not have it is no rank. ``transport``: of this
         rank; None with size 1.
-        Raises EngineError when a rank does not connect within 60 s; InvalidRequest when the
-        transport is of another rank or size than the options.
+        Raises EngineError when a rank does not connect in ``connect_seconds``; InvalidRequest when
+        the transport is of another rank or size than the options.
         """
 
     def use_device(
@@ -479,6 +484,10 @@ class Engine:
         which waiting for late ranks inside a transfer is a part), protocol (negotiating: encoding,
         sockets, planning), skew (on rank 0: announced by some ranks, waiting for the last one),
         wait (the training thread waited for a handle)."""
+
+    def abort(self, reason: str) -> None:
+        """**Local**, from any thread. End this engine by an error, and what is in flight with it:
+        somebody knows that a rank is gone. Never waits; an engine that has ended stays as it is."""
 
     def shutdown(self, timeout_seconds: float = 30.0) -> None:
         """**Collective in spirit.** One rank's shutdown ends all engines; pending work fails."""

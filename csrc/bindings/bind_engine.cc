@@ -24,15 +24,14 @@ namespace autotune {
 
 namespace {
 
-constexpr auto connect_timeout = std::chrono::seconds(60);
-
 std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendezvous,
                                       const std::string& address, const std::string& key) {
+  const std::chrono::seconds timeout(static_cast<int64_t>(options.connect_seconds));
   std::vector<std::unique_ptr<Connection>> connections;
   if (options.rank != 0) {
-    connections.push_back(connect_to(address, key, options.rank, connect_timeout));
+    connections.push_back(connect_to(address, key, options.rank, timeout));
   } else if (options.size > 1) {
-    connections = rendezvous->accept_all(options.size, connect_timeout);
+    connections = rendezvous->accept_all(options.size, timeout);
   }
   return std::make_unique<ControlPlane>(options.rank, options.size, std::move(connections));
 }
@@ -189,6 +188,7 @@ void bind_engine(py::module_& module) {
       .def("params", &Engine::params, Unlocked())
       .def("epoch", &Engine::epoch, Unlocked())
       .def("counters", &counters)
+      .def("abort", &Engine::abort, "reason"_a, Unlocked())
       .def(
           "shutdown",
           [](Engine& engine, double seconds) {

@@ -17,12 +17,6 @@ using namespace py::literals;
 
 namespace autotune {
 
-namespace {
-
-constexpr auto connect_timeout = std::chrono::seconds(60);
-
-}  // namespace
-
 void bind_transport(py::module_& module) {
   py::class_<PointToPoint, std::shared_ptr<PointToPoint>>(module, "Transport")
       .def_property_readonly("rank", &PointToPoint::rank)
@@ -55,10 +49,11 @@ void bind_transport(py::module_& module) {
       .def(
           "connect",
           [](TcpListener& listener, const std::vector<std::string>& addresses,
-             const std::vector<int>& hosts) -> std::shared_ptr<PointToPoint> {
-            return listener.connect(addresses, hosts, connect_timeout);
+             const std::vector<int>& hosts, double seconds) -> std::shared_ptr<PointToPoint> {
+            const std::chrono::seconds timeout(static_cast<int64_t>(seconds));
+            return listener.connect(addresses, hosts, timeout);
           },
-          "addresses"_a, "hosts"_a, py::call_guard<py::gil_scoped_release>());
+          "addresses"_a, "hosts"_a, "seconds"_a = 60.0, py::call_guard<py::gil_scoped_release>());
   module.def("messages_were_left_behind", [] { return messages_were_left_behind.load(); });
 }
 

@@ -70,6 +70,7 @@ void bind_values(py::module_& module) {
       .def_readwrite("timeline_path", &Options::timeline_path)
       .def_readwrite("timeline_mark_cycles", &Options::timeline_mark_cycles)
       .def_readwrite("disable_group_fusion", &Options::disable_group_fusion)
+      .def_readwrite("connect_seconds", &Options::connect_seconds)
       .def_property(
           "timeline_clock",
           [](const Options& options) {

@@ -24,6 +24,7 @@ struct Options {
   bool timeline_mark_cycles = false;
   TimelineClock timeline_clock;
   bool disable_group_fusion = false;
+  double connect_seconds = 60;
 };
 
 }  // namespace autotune

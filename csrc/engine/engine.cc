@@ -311,7 +311,9 @@ void Engine::run() {
   }
   // Another thread that runs cycles ends them now, too.
   if (const auto cycle = cycle_.lock(); !status_.stopped) {
-    cycle->fail_everything("the engine was shut down without an answer from the coordinator", true);
+    std::string reason = submission_.lock()->abort_reason();
+    if (reason.empty()) reason = "the engine was shut down without an answer from the coordinator";
+    cycle->fail_everything(reason, true);
   }
   tell_ended();
 }
@@ -360,6 +362,12 @@ void Engine::set_affinity() const {
     log(LogLevel::warning,
         "cannot set the engine thread's affinity: " + std::string(strerror(errno)));
   }
+}
+
+void Engine::abort(const std::string& reason) {
+  submission_.lock()->request_abort(reason);
+  status_.abandon = true;
+  control_->wake();
 }
 
 void Engine::shutdown(std::chrono::nanoseconds timeout) {

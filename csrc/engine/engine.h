@@ -113,6 +113,10 @@ class Engine {
   uint64_t epoch();
   Counters counters();
 
+  // From any thread: ends this rank's engine by an error, and with it what is in flight, since
+  // somebody knows that a rank is gone. Does not wait for that; nothing happens to an engine that
+  // has ended.
+  void abort(const std::string& reason);
   // Ends the engine of all ranks; returns when this rank's thread has ended.
   void shutdown(std::chrono::nanoseconds timeout);
   bool failed() const { return status_.failed; }

@@ -14,7 +14,7 @@ struct EngineStatus {
   // other.
   std::atomic<bool> failed{false};     // the engine has ended by an error
   std::atomic<bool> stopped{false};    // it has ended, and all operations with it
-  std::atomic<bool> abandon{false};    // shutdown has waited long enough
+  std::atomic<bool> abandon{false};    // shutdown has waited long enough, or it was aborted
   std::atomic<bool> has_ended{false};  // operations have, of which somebody is to be told
 };
 

@@ -434,3 +434,25 @@ TEST(names_that_never_come_back_do_not_fill_the_memory) {
   });
 }
 #endif
+
+TEST(an_engine_that_is_told_of_a_lost_rank_ends_what_is_in_flight_with_that_reason) {
+  Job job(2);
+  Meeting end(2);
+  run_ranks(2, [&](int rank) {
+    std::unique_ptr<Engine> engine;
+    end.after([&] {
+      engine = job.start(rank);
+      if (rank == 1) return;  // it says nothing, as one whose host is gone
+      std::vector<int32_t> data(4, 1);
+      const int64_t handle = engine->enqueue(allreduce("waits", data));
+      std::thread knows([&] { engine->abort("rank 1 is gone"); });
+      CHECK(contains(error_of(*engine, handle), "rank 1 is gone"));
+      knows.join();
+      CHECK(engine->failed());
+      engine->abort("said twice");
+      CHECK_THROWS(EngineError, "rank 1 is gone", engine->enqueue(allreduce("later", data)));
+    });
+    engine->shutdown(std::chrono::seconds(10));
+    engine->abort("said after the end");
+  });
+}

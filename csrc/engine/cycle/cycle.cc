@@ -468,7 +468,10 @@ void Cycle::hear_of_ends() {
     if (frame.type == FrameType::goodbye) heard_goodbye(frame);
   }
   check_connections(Clock::now());
-  if (status_.abandon) throw EngineError("the engine was shut down while an operation was running");
+  if (!status_.abandon) return;
+  const std::string reason = submission_.lock()->abort_reason();
+  throw EngineError(reason.empty() ? "the engine was shut down while an operation was running"
+                                   : reason);
 }
 
 // The first of the set that is there speaks for all.

@@ -73,6 +73,11 @@ class Submission {
 
   void propose(uint64_t epoch, const Params& params) { proposal_ = {epoch, params}; }
   void request_shutdown() { shutdown_requested_ = true; }
+  // The first reason counts; "" until there is one.
+  void request_abort(const std::string& reason) {
+    if (abort_reason_.empty()) abort_reason_ = reason;
+  }
+  const std::string& abort_reason() const { return abort_reason_; }
   const Counters& counters() const { return counters_; }
 
   // ------------------------------------------------------------ of the thread that runs cycles
@@ -156,6 +161,7 @@ class Submission {
   std::optional<std::pair<uint64_t, Params>> proposal_;
 
   bool shutdown_requested_ = false;
+  std::string abort_reason_;
   std::string closed_reason_;  // unless it is empty, no more operations are taken
   bool closed_names_operation_ = false;
   Clock::time_point thread_wakes_at_ = Clock::time_point::max();
