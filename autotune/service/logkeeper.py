@@ -9,6 +9,7 @@ from typing import Protocol
 from autotune.service.protocol import Hello
 from autotune.storage import open_logs
 from autotune.storage.contract import Fresh, RunInfo, Start, TrialStore
+from autotune.storage.locking import PATIENCE_S
 from autotune.tables import settings_of
 from autotune.trial import Certificate, Fingerprint, Sample, Standing, Trial
 from autotune.tuning.events import Entry, Rejection
@@ -67,7 +68,14 @@ class LogKeeper:
             )
             return keeper
         table = settings_of(hello.table).table
-        logs = open_logs(hello.csv_path, hello.db_path, host=hello.host, pid=hello.pid, table=table)
+        logs = open_logs(
+            hello.csv_path,
+            hello.db_path,
+            host=hello.host,
+            pid=hello.pid,
+            table=table,
+            patience_s=PATIENCE_S if hello.patience_s is None else hello.patience_s,
+        )
         return cls(logs, where=str(hello.csv_path or hello.db_path))
 
     def start(

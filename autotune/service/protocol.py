@@ -84,6 +84,7 @@ class Hello:
         baseline: {parameter name: value} that the job starts with and that is explored.
         check: Only compare this setting, which the job starts with, with the default; None: tune.
         host, pid: Rank 0's host name and process.
+        patience_s: How long a log that is in use is waited for, in seconds; None: as usual.
     """
 
     version: int = VERSION
@@ -101,6 +102,7 @@ class Hello:
     baseline: Mapping[str, Any] = field(default_factory=dict)
     host: str
     pid: int
+    patience_s: float | None = None
 
     @property
     def start(self) -> Setting:

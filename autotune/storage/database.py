@@ -10,7 +10,7 @@ import time
 
 from autotune.errors import LogBusyError, LogError
 from autotune.storage.contract import RunInfo
-from autotune.storage.locking import FileLock
+from autotune.storage.locking import PATIENCE_S, FileLock
 from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import find_runs, open_read_only
 from autotune.storage.sqlite_schema import fingerprint_hash
@@ -23,14 +23,24 @@ class Database:
         path: File or folder, checked by ``paths``.
         csv_path: The job's CSV, or None.
         host, pid: The job.
+        patience_s: How long a file that is in use is waited for, in seconds.
 
     Raises:
         LogBusyError: Another live job writes to the file.
         LogError: The file is not an autotune database or cannot be written.
     """
 
-    def __init__(self, path: str, *, csv_path: str | None, host: str, pid: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        csv_path: str | None,
+        host: str,
+        pid: int,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.path = path
+        self._patience_s = patience_s
         self.log: SqliteLog | None = None
         self._csv_path = csv_path
         self._host, self._pid = host, pid
@@ -59,7 +69,7 @@ class Database:
             self._lock = None
 
     def _open(self, path: str) -> None:
-        self._lock = FileLock(path, host=self._host, pid=self._pid)
+        self._lock = FileLock(path, host=self._host, pid=self._pid, patience_s=self._patience_s)
         try:
             self.log = SqliteLog(path)
         except BaseException:

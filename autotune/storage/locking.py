@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from autotune.errors import LogBusyError, LogError
 
 SUFFIX = ".lock"
-_PATIENCE_S = 0.3
+PATIENCE_S = 0.3
+"""How long a log that is in use is waited for: its job may just be ending."""
 _NO_LOCKS_HERE = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -41,14 +42,16 @@ class FileLock:
     Args:
         path: The log that is locked; the lock is ``path`` + ``.lock`` beside it.
         host, pid: Who asks.
+        patience_s: How long the lock is waited for, in seconds.
 
     Raises:
-        LogBusyError: A live process holds the log.
+        LogBusyError: A live process holds the log, for longer.
         LogError: The lock file cannot be made, because the folder cannot be written.
     """
 
-    def __init__(self, path: str, *, host: str, pid: int) -> None:
+    def __init__(self, path: str, *, host: str, pid: int, patience_s: float = PATIENCE_S) -> None:
         self.path = path + SUFFIX
+        self._patience_s = patience_s
         self.supported = True
         """False where the file system has no locks: two writers are not noticed there."""
         self._fd = self._acquire(path)
@@ -68,7 +71,7 @@ class FileLock:
         self._fd = -1
 
     def _acquire(self, path: str) -> int:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while True:
             fd = self._try()
             if fd is not None:

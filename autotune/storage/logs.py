@@ -15,6 +15,7 @@ import contextlib
 import enum
 import os
 from collections.abc import Callable
+from typing import Any
 
 from autotune.errors import LogError, RefusedEntryError
 from autotune.space import HOROVOD, Table
@@ -31,7 +32,7 @@ from autotune.storage.contract import (
 from autotune.storage.csv_log import NEW, CsvLog, is_row_of, row_text, set_aside
 from autotune.storage.database import Database
 from autotune.storage.foreign import CsvContent, parse_csv
-from autotune.storage.locking import FileLock
+from autotune.storage.locking import PATIENCE_S, FileLock
 from autotune.storage.memory import find_similar
 from autotune.storage.paths import default_db_path, resolve, resolve_folder
 from autotune.storage.sqlite_log import SqliteLog
@@ -58,7 +59,13 @@ class _State(enum.Enum):
 
 
 def open_logs(
-    csv_path: str | None, db_path: str | None, *, host: str, pid: int, table: Table = HOROVOD
+    csv_path: str | None,
+    db_path: str | None,
+    *,
+    host: str,
+    pid: int,
+    table: Table = HOROVOD,
+    patience_s: float = PATIENCE_S,
 ) -> Logs:
     """Check and lock the logs of a job, before it starts.
 
@@ -68,6 +75,7 @@ def open_logs(
         host: Host name of the job, for messages.
         pid: Process of the job, for messages.
         table: What is tuned.
+        patience_s: How long one that is in use is waited for, in seconds.
 
     Returns:
         Logs, to be closed. With neither path they do nothing.
@@ -80,7 +88,7 @@ def open_logs(
     database = _resolve_database(csv, db_path)
     if csv is not None and csv == database:
         raise LogError(f"{LOG} and {DB} both name {csv}: expected two files; change one of them")
-    return Logs(csv, database, host=host, pid=pid, table=table)
+    return Logs(csv, database, host=host, pid=pid, table=table, patience_s=patience_s)
 
 
 class Logs:
@@ -101,6 +109,7 @@ class Logs:
         host: str,
         pid: int,
         table: Table = HOROVOD,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.csv_path = csv_path
         self._table = table
@@ -111,14 +120,15 @@ class Logs:
         self._to_database = Backlog(db_path or "", self.troubles.append)
         self._csv: CsvLog | None = None
         self._state = _State.CLOSED
-        self._lock = FileLock(csv_path, host=host, pid=pid) if csv_path else None
+        who: dict[str, Any] = {"host": host, "pid": pid, "patience_s": patience_s}
+        self._lock = FileLock(csv_path, **who) if csv_path else None
         self._database: Database | None = None
         try:
             content = self._read_csv()
             self.has_result = content is not None and content.best is not None
             self._remove_leftovers()
             if db_path is not None:
-                self._database = Database(db_path, csv_path=csv_path, host=host, pid=pid)
+                self._database = Database(db_path, csv_path=csv_path, **who)
         except BaseException:
             self.close()
             raise

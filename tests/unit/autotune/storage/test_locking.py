@@ -15,8 +15,7 @@ from autotune.storage.locking import FileLock, holder
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(locking, "_PATIENCE_S", 0.05)
+def path(tmp_path: Path) -> str:
     return str(tmp_path / "log.csv")
 
 
@@ -27,6 +26,17 @@ def test_a_second_job_is_told_who_has_the_log(path: str) -> None:
     held = holder(path)
     assert held is not None and (held.host, held.pid) == ("node1", 4242)
     lock.close()
+
+
+def test_a_log_that_is_given_up_in_time_is_waited_for(path: str) -> None:
+    code = (
+        "import sys, time; from autotune.storage.locking import FileLock\n"
+        "lock = FileLock(sys.argv[1], host='node1', pid=1); print(flush=True); time.sleep(1)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        job.stdout.readline()
+        FileLock(path, host="node2", pid=2, patience_s=30.0).close()
 
 
 def test_a_closed_lock_leaves_no_file_and_can_be_taken_again(path: str) -> None:
