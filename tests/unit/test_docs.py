@@ -15,6 +15,7 @@ import yaml
 from autotune.cli.formats import FORMATS
 from autotune.cli.main import _parser
 from autotune.space import PARAMETERS
+from horovod.common import rounds
 from horovod.runner.launch import make_parser
 from horovod.runner.options import OPTIONS
 from horovod.runner.rank_process import PLACE_VARIABLES
@@ -66,6 +67,7 @@ def test_every_variable_is_in_the_table_of_settings() -> None:
 @pytest.mark.parametrize("document", GUIDES, ids=name_of)
 def test_every_variable_that_is_named_exists(document: Path) -> None:
     names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS} | {*PLACE_VARIABLES}
+    names |= {rounds.ELASTIC, rounds.WORKER}
     assert set(re.findall(r"HOROVOD_\w*[A-Z]", text_of(document))) - names - ELSEWHERE == set()
 
 

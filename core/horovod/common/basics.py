@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import logging
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from horovod import _engine
-from horovod.common import cuda_libraries, mpi, mpi_library, operation, timeline
+from horovod.common import cuda_libraries, mpi, mpi_library, operation, rounds, timeline
 from horovod.common.joining import OpenStore, join
 from horovod.common.launched import (
     CONTROLLER,
@@ -66,7 +68,9 @@ class _Process:
     lock: threading.RLock = field(default_factory=threading.RLock)
     job: Job | None = None
     world: World | None = None
-    """All processes that the launcher of this one has started."""
+    """All processes that the launcher of this one has started; of an elastic job: of its round."""
+    is_watched: bool = False
+    """Whether its end and its forks are noticed."""
     engine_failed: bool = False
     """Whether the newest job has ended by an error."""
     forked: bool = False
@@ -81,6 +85,9 @@ def init(
     comm: object, process_sets: object, tuner: TunerLink, open_store: OpenStore | None = None
 ) -> None:
     """Start the runtime. **Collective:** all ranks. Does nothing when it runs already.
+
+    In an elastic job it waits for the next round; where the job goes on without this process, it
+    ends it (``rounds.OutOfJob``, a SystemExit with code 0).
 
     Args:
         comm: None (all ranks), a list of world ranks, or an mpi4py communicator (duplicated).
@@ -98,16 +105,64 @@ def init(
         if _process.job is not None:
             return
         _refuse_forked()
-        began_ns = time.monotonic_ns()
-        _process.job = start_job(
-            Start(
-                world=_start_world(open_store).subset(comm),
-                process_sets=process_sets,
-                tuner=tuner,
-                init_began_ns=began_ns,
-            )
-        )
+        begin = functools.partial(_begin, comm, process_sets, tuner, time.monotonic_ns())
+        if rounds.is_elastic():
+            _process.job = _begin_in_a_round(begin, tuner)
+        else:
+            _process.job = begin(_start_world(open_store))
         _process.engine_failed = False  # all ranks are here, and have begun anew
+
+
+def _begin(
+    comm: object,
+    process_sets: object,
+    tuner: TunerLink,
+    began_ns: int,
+    world: World,
+    goes_on: bool = False,
+) -> Job:
+    """Start the job of the ranks ``comm`` of ``world``; the other arguments as of ``Start``."""
+    return start_job(
+        Start(
+            world=world.subset(comm),
+            process_sets=process_sets,
+            tuner=tuner,
+            init_began_ns=began_ns,
+            goes_on=goes_on,
+        )
+    )
+
+
+def _begin_in_a_round(begin: Callable[..., Job], tuner: TunerLink) -> Job:
+    """Return the job of this worker's next round; of a later one where a rank dies meanwhile.
+
+    Raises:
+        RuntimeError: The launcher is gone.
+        OutOfJob: The job goes on without this process.
+        ValueError: As of ``init``.
+    """
+    own, why = rounds.rounds, ""
+    _watch_process()
+    while True:
+        found = own.ask(why)
+        os.environ.update({f"HOROVOD_{name}": str(each) for name, each in found.place.items()})
+        try:
+            _process.world = WithoutMpi(own.meet(found, _say), rounds.CONNECT_SECONDS)
+            job = begin(_process.world, goes_on=found.number > 1)
+        except RuntimeError as error:
+            why = str(error)
+            tuner.finish()
+            _leave_round()
+            continue
+        own.runs(job.engine)
+        return job
+
+
+def _leave_round() -> None:
+    """Let go of the world of a round: the next one has another."""
+    world, _process.world = _process.world, None
+    if world is not None:
+        world.forget()
 
 
 def shutdown() -> None:
@@ -129,6 +184,9 @@ def shutdown() -> None:
         timeline.files.release()
         job.world.leave()
         operation.forget()
+        if rounds.is_elastic():
+            _leave_round()
+            rounds.rounds.left()
 
 
 def is_initialized() -> bool:
@@ -315,13 +373,19 @@ def _start_world(open_store: OpenStore | None) -> World:
     """
     if _process.world is None:
         _process.world = _find_world(open_store)
-        atexit.register(_at_exit)
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+        _watch_process()
     if _process.world.kind == "mpi":
         wrong_launcher = singleton_error(_process.world.size, os.environ)
         if wrong_launcher:
             raise RuntimeError(wrong_launcher)
     return _process.world
+
+
+def _watch_process() -> None:
+    if not _process.is_watched:
+        _process.is_watched = True
+        atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _find_world(open_store: OpenStore | None) -> World:
@@ -372,6 +436,8 @@ def _at_exit() -> None:
         return
     raised, code = script_raised(), _process.code_without_others
     shutdown()
+    if _process.world is None:
+        return
     _process.world.end(
         failed=_process.engine_failed,
         raised=raised or code is not None,
@@ -408,6 +474,7 @@ def _after_fork_in_child() -> None:
     _process.lock = threading.RLock()
     if _process.world is not None:
         _process.world.forget()
+    rounds.rounds.forget()
     job = _process.job
     if job is None:
         return

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from horovod import _engine
 from horovod.common import mpi_library
-from horovod.common.world import chosen_ranks, is_list_of_ranks, number_hosts
+from horovod.common.world import (
+    CONNECT_SECONDS,
+    chosen_ranks,
+    is_list_of_ranks,
+    number_hosts,
+)
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -90,6 +95,7 @@ class MpiWorld:
 
     kind: Literal["mpi", "tcp"] = "mpi"
     name = "MPI"
+    connect_seconds = CONNECT_SECONDS
 
     def __init__(
         self, module: Any, comm: MPI.Comm, *, ours: bool, started: MpiWorld | None = None

@@ -18,6 +18,7 @@ round, by a key that both ends make of it: no key travels.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -220,7 +221,11 @@ class Rounds:
                 host, port, place, deadline, LINE_SECONDS, lambda text: None, SHORT
             )
             line = Line(connection, int(environ[WORKER]), 0, place)
-            tcp_world.prove(line, proving_key(environ.get(secret.ENV, "").strip()))
+            try:
+                tcp_world.prove(line, proving_key(environ.get(secret.ENV, "").strip()))
+            except BaseException:
+                line.close()
+                raise
             self._line = line
             threading.Thread(
                 target=self._read, args=(line,), name="horovod rounds", daemon=True
@@ -230,15 +235,13 @@ class Rounds:
         return self._line
 
     def _tell(self, content: Mapping[str, Any]) -> None:
-        """Send what nobody answers; a line that has ended is noticed elsewhere."""
-        if self._line is not None and not self._broken:
-            try:
-                self._send(self._line, content)
-            except MeetingError as error:
-                self._broken = self._broken or str(error)
+        """Send what nobody answers, if there is a line."""
+        if self._line is not None:
+            self._send(self._line, content)
 
     def _send(self, line: Line, content: Mapping[str, Any]) -> None:
-        with self._sending:
+        """Send ``content``; who reads from the line notes that it has ended, and why."""
+        with self._sending, contextlib.suppress(MeetingError):
             line.send(frame(dict(content)))
 
     def _read(self, line: Line) -> None:
@@ -249,8 +252,7 @@ class Rounds:
                 if content is not None:
                     self._take(content)
         except (MeetingError, ValueError, KeyError, TypeError) as error:
-            if self._line is not line:
-                return  # closed
+            line.close()
             with self._news:
                 self._broken = f"the line to the launcher has ended: {error}"
                 engine = self._engine
@@ -307,6 +309,11 @@ def committed() -> None:
     A host whose workers fail again and again is left out, unless the job gets on in between.
     """
     rounds.committed()
+
+
+def has_been_reset() -> bool:
+    """**Local.** Return whether this is not the first round of an elastic job."""
+    return rounds.current is not None and rounds.current.number > 1
 
 
 def must_sync() -> bool:

@@ -64,12 +64,15 @@ class Start:
         process_sets: As the script gave them to ``hvd.init``.
         tuner: The way to the autotuner.
         init_began_ns: When ``hvd.init`` was called (time.monotonic_ns).
+        goes_on: The job has begun before, perhaps in other processes: nothing that was written
+            then is written over.
     """
 
     world: World
     process_sets: object
     tuner: TunerLink
     init_began_ns: int
+    goes_on: bool = False
 
 
 @dataclass
@@ -314,6 +317,7 @@ def _start_engine(start: Start, topology: Topology, parsed: Settings) -> _engine
     options.stall_shutdown_seconds = parsed["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] * stall_check
     options.log_level = parsed["HOROVOD_LOG_LEVEL"]
     options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
+    options.connect_seconds = start.world.connect_seconds
     _set_timeline(options, start, parsed)
     world = start.world
     key = secret.job_key(world, parsed[secret.ENV])
@@ -332,7 +336,7 @@ def _set_timeline(options: _engine.Options, start: Start, parsed: Settings) -> N
     several = world.bcast(timeline.RANK in (path or ""))
     clock = timeline.common_clock(world, began_ns) if several else None
     wanted = timeline.file_of(path, options.rank)
-    options.timeline_path = timeline.files.claim(wanted, keep=True)
+    options.timeline_path = timeline.files.claim(wanted, keep=True, keep_others=start.goes_on)
     if options.timeline_path != wanted:
         logger.warning(
             "HOROVOD_TIMELINE: %s has a timeline of this process or of another job; this one goes "

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from horovod import _engine
 from horovod.common.tcp_world import TcpWorld
-from horovod.common.world import chosen_ranks, is_list_of_ranks, number_hosts
+from horovod.common.world import CONNECT_SECONDS, chosen_ranks, is_list_of_ranks, number_hosts
 
 ROUND_TRIPS = 12
 """Of ``clock``."""
@@ -23,6 +23,7 @@ class WithoutMpi:
 
     Args:
         joined: As they have met; None: this one is alone.
+        connect_seconds: How long its ranks look for each other when an engine is made.
     """
 
     kind: Literal["mpi", "tcp"] = "tcp"
@@ -30,8 +31,9 @@ class WithoutMpi:
     version = "none (TCP)"
     has_threads = False
 
-    def __init__(self, joined: TcpWorld | None) -> None:
+    def __init__(self, joined: TcpWorld | None, connect_seconds: float = CONNECT_SECONDS) -> None:
         self._joined = joined
+        self.connect_seconds = connect_seconds
         self.rank = joined.rank if joined else 0
         self.size = joined.size if joined else 1
 
@@ -79,7 +81,8 @@ class WithoutMpi:
                 f"hvd.init(comm=...): expected None or a list of ranks, got {comm!r}{hint}"
             )
         ranks = chosen_ranks(comm, self.rank, self.size)  # type: ignore[arg-type]
-        return WithoutMpi(self._joined.subset(ranks) if self._joined else None)
+        joined = self._joined.subset(ranks) if self._joined else None
+        return WithoutMpi(joined, self.connect_seconds)
 
     def ranks_of(self, comm: Any) -> tuple[int, ...]:
         """As of ``World``."""
@@ -106,7 +109,8 @@ class WithoutMpi:
         wrong_ranks = [f"{said} (rank {rank})" for rank, (_, said) in enumerate(reports) if said]
         if listener is None or wrong_ranks:
             raise RuntimeError(f"hvd.init(): {wrong_ranks[0]}")
-        return listener.connect([address for address, _ in reports], list(hosts))
+        addresses = [address for address, _ in reports]
+        return listener.connect(addresses, list(hosts), self.connect_seconds)
 
     def free(self) -> None:
         """As of ``World``; all worlds of a meeting use its connection."""

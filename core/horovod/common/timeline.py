@@ -62,12 +62,13 @@ class Files:
         self._written: set[str] = set()
         self._open: dict[str, int] = {}
 
-    def claim(self, path: str, *, keep: bool) -> str:
+    def claim(self, path: str, *, keep: bool, keep_others: bool = False) -> str:
         """**Local.** Return where to write instead of ``path``: itself, or a file beside it.
 
         Args:
             path: What was asked for; "" stays "".
             keep: What this process has written there is kept, too.
+            keep_others: Any file that is there is kept.
         """
         if not path or path in self._open:
             return path
@@ -75,6 +76,8 @@ class Files:
             stem, suffix = os.path.splitext(path)
             beside = f"{stem}.{number}{suffix}" if number else path
             if beside in self._written and keep:
+                continue
+            if keep_others and beside not in self._open and os.path.exists(beside):
                 continue
             if beside in self._open or self._lock(beside):
                 self._written.add(beside)

@@ -40,6 +40,10 @@ class Topology:
     cores: frozenset[int] = frozenset()
 
 
+CONNECT_SECONDS = 60.0
+"""How long ranks look for each other when an engine is made."""
+
+
 class World(Protocol):
     """Some processes that know each other, numbered from 0."""
 
@@ -116,6 +120,10 @@ class World(Protocol):
         Raises:
             RuntimeError: The ranks do not connect.
         """
+
+    @property
+    def connect_seconds(self) -> float:
+        """How long its ranks look for each other when an engine is made."""
 
     @property
     def has_threads(self) -> bool:

@@ -34,7 +34,6 @@ _VALUES = {
     "max_num_proc": "--max-num-proc",
     "slots": "--slots-per-host",
     "reset_limit": "--reset-limit",
-    "elastic_timeout": "--elastic-timeout",
 }
 """Attributes that take a value: attribute -> flag."""
 _SWITCHES = {
@@ -84,7 +83,9 @@ def run(arguments: Any) -> list[Any] | None:
             return function.call_on_ranks(
                 arguments.run_func,
                 words,
-                shared=bool(arguments.hosts or arguments.hostfile),
+                shared=bool(
+                    arguments.hosts or arguments.hostfile or arguments.host_discovery_script
+                ),
                 executable=arguments.executable,
             )
         command = arguments.command

@@ -13,6 +13,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from horovod.common.rounds import OutOfJob
+
 Outcome = tuple[bool, Any]
 
 
@@ -45,17 +47,22 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Call the function and leave what it returned or raised."""
-    path = result_file(folder, int(os.environ["HOROVOD_RANK"]))
     content = pickle.loads((folder / "call.pickle").read_bytes())
     sys.path += [place for place in content["sys.path"] if place not in sys.path]
     try:
-        save((True, pickle.loads(content["call"])()), path)
-    except BaseException as error:
-        if isinstance(error, SystemExit) and not error.code:
-            save((True, None), path)
-        else:
-            save((False, describe(error)), path)
+        outcome: Outcome = (True, pickle.loads(content["call"])())
+    except OutOfJob:
         raise
+    except BaseException as error:
+        well = isinstance(error, SystemExit) and not error.code
+        _leave((True, None) if well else (False, describe(error)), folder)
+        raise
+    _leave(outcome, folder)
+
+
+def _leave(outcome: Outcome, folder: Path) -> None:
+    """Save ``outcome`` under this process's rank, which in an elastic job changes."""
+    save(outcome, result_file(folder, int(os.environ["HOROVOD_RANK"])))
 
 
 if __name__ == "__main__":

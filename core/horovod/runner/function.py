@@ -7,19 +7,19 @@ import contextlib
 import functools
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from horovod.runner import launch
-from horovod.runner.call import Outcome, result_file
+from horovod.runner.call import Outcome
 from horovod.runner.supervise import RunningJob, Sink
 
 END_SECONDS = 10.0
@@ -77,14 +77,14 @@ def run(
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         num_proc: Number of ranks (default 1).
-        min_num_proc: Ignored with a warning: jobs have a fixed size.
-        max_num_proc: Likewise.
-        slots: Likewise.
-        reset_limit: Likewise.
-        cooldown_range: Likewise.
+        min_num_proc: As ``horovodrun --min-np``; the job is elastic.
+        max_num_proc: As ``horovodrun --max-np``; the job is elastic.
+        slots: As ``horovodrun --slots``.
+        reset_limit: As ``horovodrun --reset-limit``.
+        cooldown_range: As ``horovodrun --blacklist-cooldown-range``: two numbers.
         hosts: As ``horovodrun -H``.
         hostfile: As ``horovodrun --hostfile``.
-        host_discovery_script: Only None.
+        host_discovery_script: As ``horovodrun --host-discovery-script``; the job is elastic.
         start_timeout: As ``horovodrun --start-timeout``.
         ssh_port: As ``horovodrun --ssh-port``.
         ssh_identity_file: As ``horovodrun --ssh-identity-file``.
@@ -103,25 +103,22 @@ def run(
 
     Raises:
         RankError: A rank failed; its own exception is the cause.
-        ValueError: An option is wrong, or names hosts by a script.
+        ValueError: An option is wrong.
         NoWayError: ``use_mpi``, and there is no MPI.
     """
-    if host_discovery_script is not None:
-        raise ValueError("horovod.run: host_discovery_script: only jobs of a fixed size")
-    _warn_of(
-        min_num_proc=min_num_proc,
-        max_num_proc=max_num_proc,
-        slots=slots,
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        min_np=min_np,
-        max_np=max_np,
-    )
+    least = min_np if min_num_proc is None else min_num_proc
+    most = max_np if max_num_proc is None else max_num_proc
+    ranks = np if num_proc is None else num_proc
     interfaces = network_interfaces or network_interface
     if interfaces is not None and not isinstance(interfaces, str):
         interfaces = ",".join(interfaces)
     options = {
-        "--num-proc": np if num_proc is None and np is not None else num_proc or 1,
+        "--num-proc": (1 if least is None else None) if ranks is None else ranks,
+        "--min-num-proc": least,
+        "--max-num-proc": most,
+        "--slots": slots,
+        "--reset-limit": reset_limit,
+        "--host-discovery-script": host_discovery_script,
         "--hosts": hosts,
         "--hostfile": hostfile,
         "--start-timeout": start_timeout,
@@ -135,8 +132,10 @@ def run(
     words += ["--verbose"] if verbose else []
     words += ["--gloo"] if use_gloo else []
     words += ["--mpi"] if use_mpi else []
+    if cooldown_range is not None:
+        words += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
     function = functools.partial(func, *args, **(kwargs or {}))
-    shared = bool(hosts or hostfile)
+    shared = bool(hosts or hostfile or host_discovery_script)
     return call_on_ranks(function, words, shared=shared, executable=executable)
 
 
@@ -160,14 +159,6 @@ def call_on_ranks(
         return _run([*words, python, "-m", "horovod.runner.call", str(folder)], folder)
 
 
-def _warn_of(**options: object) -> None:
-    """Warn, once, of options that are not met and that a job can do without."""
-    given = ", ".join(name for name, value in options.items() if value is not None)
-    if given:
-        text = f"horovod.run: {given} ignored: the job has a fixed size"
-        warnings.warn(text, stacklevel=3)
-
-
 @contextlib.contextmanager
 def _folder(shared: bool) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=".horovod-run-", dir=os.getcwd() if shared else None))
@@ -187,7 +178,7 @@ def _save_call(folder: Path, function: Callable[[], Any]) -> None:
 
 def _run(argv: Sequence[str], folder: Path) -> list[Any]:
     arguments = launch.parse_options(argv)
-    job, environ, command = launch.make_command(arguments, launch.say)
+    _, environ, command = launch.make_command(arguments, launch.say)
     limit_s = launch.start_timeout(environ)
     running = RunningJob(
         command.words,
@@ -195,9 +186,9 @@ def _run(argv: Sequence[str], folder: Path) -> list[Any]:
         out=_text_sink(sys.stdout),
         err=_text_sink(sys.stderr),
     )
-    _wait(running, job.size, limit_s)
+    _wait(running, command.awaited, limit_s)
     running.drain()
-    return _results(running, job.size, folder)
+    return _results(running, command.awaited or None, folder)
 
 
 def _text_sink(stream: TextIO) -> Sink:
@@ -232,17 +223,20 @@ def _wait(running: RunningJob, size: int, limit_s: float | None) -> None:
         raise
 
 
-def _results(running: RunningJob, size: int, folder: Path) -> list[Any]:
-    outcomes = [_outcome(folder, rank) for rank in range(size)]
-    results = [outcome[1] for outcome in outcomes if outcome and outcome[0]]
-    if running.process.returncode == 0 and len(results) == size:
+def _results(running: RunningJob, size: int | None, folder: Path) -> list[Any]:
+    """Return the results by rank; of an elastic job, whose ``size`` is None, as many as there are.
+
+    There, what ranks of earlier rounds have left counts for nothing where the job has ended well.
+    """
+    outcomes = _outcomes(folder)
+    results = [value for _, (is_good, value) in sorted(outcomes.items()) if is_good]
+    if running.process.returncode == 0 and size in (None, len(results)):
         return results
-    failed = [rank for rank, outcome in enumerate(outcomes) if outcome and not outcome[0]]
+    failed = [rank for rank, (is_good, _) in sorted(outcomes.items()) if not is_good]
     failure = running.first_failure()
     rank = failure.rank if failure else next(iter(failed), -1)
-    outcome = outcomes[rank] if 0 <= rank < size else None
-    if outcome and not outcome[0]:
-        _raise(rank, outcome[1])
+    if rank in failed:
+        _raise(rank, outcomes[rank][1])
     what = (
         failure.describe()
         if failure
@@ -251,12 +245,14 @@ def _results(running: RunningJob, size: int, folder: Path) -> list[Any]:
     raise RankError(f"horovod.run: {what}", rank)
 
 
-def _outcome(folder: Path, rank: int) -> Outcome | None:
-    try:
-        outcome: Outcome = pickle.loads(result_file(folder, rank).read_bytes())
-    except FileNotFoundError:
-        return None
-    return outcome
+def _outcomes(folder: Path) -> dict[int, Outcome]:
+    """Return what the ranks have left, by rank."""
+    pattern = re.compile(r"result-(\d+)\.pickle")
+    found: dict[int, Outcome] = {}
+    for path in folder.iterdir():
+        if match := pattern.fullmatch(path.name):
+            found[int(match[1])] = pickle.loads(path.read_bytes())
+    return found
 
 
 def _raise(rank: int, description: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 ``starter`` starts it, on other hosts by ssh, and talks to it through its standard input, a JSON
 object a line: first what to run, then signals for the ranks and input for rank 0. When that stream
-ends, the launcher is gone and the ranks end, too. What the ranks write goes straight to our own
+ends, the launcher is gone and the ranks end, too. The driver of an elastic job, whose ranks come
+and go, also says when to start one. What the ranks write goes straight to our own
 output; with them go *records* (see ``rank_process``), among them how much of the input has arrived.
 Standard library only; it is run by its path, without arguments: others could read those.
 """
@@ -19,6 +20,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,29 @@ KILL_COMMAND = signal.SIGRTMIN
 CHECK_SECONDS = 1.0
 
 
+@dataclass
+class Running:
+    """A rank that runs.
+
+    Attributes:
+        options: Of its ``rank_process``.
+        child: That process.
+        kill_at: When it is ended by force (time.monotonic); None: it was not told to end.
+    """
+
+    options: dict[str, Any]
+    child: subprocess.Popen[bytes]
+    kill_at: float | None = None
+
+
 class HostProcess:
     """The ranks of this host.
 
     Args:
         start: What to run: "command", "environ" (added to our own), "folder" (to work in, where it
-            exists), "ranks" (the options of each ``rank_process``) and "input" (whether the first
-            of them reads the launcher's).
+            exists), "ranks" (the options of each ``rank_process``), "input" (whether the first
+            of them reads the launcher's), and "stays": the end of a rank is nothing to the others,
+            and that of all not the end.
         rank_process: Path of that program.
         send: Writes a record to the launcher.
     """
@@ -46,76 +64,104 @@ class HostProcess:
         self._send = send
         self._input = bytearray()
         self._input_ends = False
-        self._kill_at: float | None = None
+        self._stays = bool(start.get("stays"))
         self.first_code = 0
         with contextlib.suppress(OSError):
             os.chdir(start["folder"])
-        environ = {**os.environ, **start["environ"]}
-        self._running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        self._program = [sys.executable, "-I", "-S", str(rank_process)]
+        self._command = start["command"]
+        self._environ = {**os.environ, **start["environ"]}
+        self._running: dict[int, Running] = {}
         self._pipe: int | None = None
         for number, options in enumerate(start["ranks"]):
-            program = [sys.executable, "-I", "-S", str(rank_process), json.dumps(options)]
-            reads = number == 0 and start["input"]
-            child = subprocess.Popen(
-                [*program, *start["command"]],
-                env=environ,
-                stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
-                bufsize=0,
-            )
-            if child.stdin is not None:
-                self._pipe = os.dup(child.stdin.fileno())
-                child.stdin.close()
-                os.set_blocking(self._pipe, False)
-            self._running[child.pid] = (options["place"]["RANK"], child)
+            self.start(options, reads=number == 0 and start["input"])
+
+    def start(self, options: dict[str, Any], *, reads: bool = False) -> None:
+        """Start a rank; ``reads``: from the launcher's input."""
+        child = subprocess.Popen(
+            [*self._program, json.dumps(options), *self._command],
+            env=self._environ,
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
+            bufsize=0,
+        )
+        if child.stdin is not None:
+            self._pipe = os.dup(child.stdin.fileno())
+            child.stdin.close()
+            os.set_blocking(self._pipe, False)
+        self._running[child.pid] = Running(options, child)
 
     def obey(self, order: dict[str, Any]) -> None:
-        """Do what a line of the launcher says; {"signal": n, "seconds": s}: SIGKILL follows."""
+        """Do what a line of the launcher says; {"signal": n, "seconds": s}: SIGKILL follows.
+
+        A "worker" in it is the only one that is meant.
+        """
         if "input" in order:
             self._input += base64.b64decode(order["input"])
             self._input_ends = self._input_ends or not order["input"]
+        if "start" in order:
+            self.start(order["start"])
         if "signal" in order:
-            self.signal(order["signal"])
+            worker = order.get("worker")
+            self.signal(order["signal"], worker)
             if order.get("seconds") is not None:
-                self.end_within(order["seconds"])
+                self.end_within(order["seconds"], worker)
 
-    def signal(self, number: int) -> None:
-        """Send a signal to every rank."""
-        for _, child in self._running.values():
-            child.send_signal(number)
+    def signal(self, number: int, worker: int | None = None) -> None:
+        """Send a signal to every rank, or to that of one worker."""
+        for each in self._meant(worker):
+            each.child.send_signal(number)
 
-    def end_within(self, seconds: float) -> None:
+    def end_within(self, seconds: float, worker: int | None = None) -> None:
         """Kill what runs after ``seconds``, or earlier where that was said before."""
         moment = time.monotonic() + seconds
-        self._kill_at = moment if self._kill_at is None else min(self._kill_at, moment)
+        for each in self._meant(worker):
+            each.kill_at = moment if each.kill_at is None else min(each.kill_at, moment)
+
+    def _meant(self, worker: int | None) -> list[Running]:
+        running = self._running.values()
+        return [each for each in running if worker in (None, each.options.get("worker"))]
 
     def end(self) -> None:
         """End all ranks, soon by force."""
+        self._stays = False
         self.signal(signal.SIGTERM)
         self.end_within(END_SECONDS)
 
     def kill_the_late(self) -> None:
         """End by force what had to end before."""
-        late = -1.0 if self._kill_at is None else time.monotonic() - self._kill_at
-        if late >= 0:
-            self.signal(signal.SIGKILL if late > KILL_SECONDS else KILL_COMMAND)
+        for each in self._running.values():
+            late = -1.0 if each.kill_at is None else time.monotonic() - each.kill_at
+            if late >= 0:
+                each.child.send_signal(signal.SIGKILL if late > KILL_SECONDS else KILL_COMMAND)
 
     def reap(self) -> bool:
-        """Note who has ended, end the others when one has failed; True while any runs."""
-        for pid, (rank, child) in list(self._running.items()):
-            code = child.poll()
+        """Note who has ended, end the others when one has failed; True while any runs or may."""
+        for pid, each in list(self._running.items()):
+            code = each.child.poll()
             if code is None:
                 continue
             del self._running[pid]
-            if code and not self.first_code:
+            if not code or self.first_code:
+                continue
+            if not self._stays:
                 self.first_code = code if code > 0 else 128 - code
-                told = self._kill_at is not None
-                if not told:
+                if each.kill_at is None:
                     self.end()
-                if code < 0:  # it may have been killed itself, and have said nothing
-                    host = socket.gethostname()
-                    record = {"rank": rank, "host": host, "code": code, "told": told, "tail": []}
-                    self._send(record)
-        return bool(self._running)
+            if code < 0 or self._stays:  # it may have been killed itself, and have said nothing
+                self._send(self._record(each, code))
+        return self._stays or bool(self._running)
+
+    def _record(self, ended: Running, code: int) -> dict[str, Any]:
+        """Return what ``rank_process`` would have said."""
+        worker = {"worker": ended.options["worker"]} if "worker" in ended.options else {}
+        return {
+            "rank": ended.options["place"]["RANK"],
+            "host": socket.gethostname(),
+            "code": code,
+            "told": ended.kill_at is not None,
+            "tail": [],
+            **worker,
+        }
 
     @property
     def wants_to_write(self) -> int | None:

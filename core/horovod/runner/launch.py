@@ -19,9 +19,12 @@ from typing import Any, NoReturn
 from horovod.runner import mpirun, ways
 from horovod.runner.allocation import find_ranks, why_misplaced
 from horovod.runner.config_file import read_config_file
+from horovod.runner.elastic import options as elastic
+from horovod.runner.elastic.options import Elastic
 from horovod.runner.hosts import Hosts, parse_hostfile, parse_hosts
 from horovod.runner.options import check_seconds, job_environment
-from horovod.runner.parser import NOT_MET, REFUSED, make_parser
+from horovod.runner.parser import NOT_MET, OF_ELASTIC_JOBS, make_parser
+from horovod.runner.placing import other_hosts
 from horovod.runner.rank_process import find_rank
 from horovod.runner.supervise import supervise
 from horovod.tuning.table import JOB_ID_VARIABLES
@@ -83,10 +86,10 @@ def start(arguments: argparse.Namespace) -> int:
         raise ValueError(wrong)
     for flag in given(arguments, NOT_MET):
         say(f"{flag} is ignored: {NOT_MET[flag][1]}")
-    job, environ, command = make_command(arguments, say)
+    _, environ, command = make_command(arguments, say)
     sys.stdout.flush()
     return supervise(
-        command.words, command.environ, size=job.size, start_timeout_s=start_timeout(environ)
+        command.words, command.environ, size=command.awaited, start_timeout_s=start_timeout(environ)
     )
 
 
@@ -103,13 +106,18 @@ def make_command(
     Raises:
         As ``start``.
     """
-    job = make_job(arguments)
     environ = make_environment(arguments)
-    way, why = ways.choose(environ)
+    wanted: Elastic | None = None
+    if elastic.is_wanted(arguments):
+        hosts = _hosts(arguments) or other_hosts(environ)
+        wanted = elastic.read(arguments, hosts, environ)
+    job = make_job(arguments, wanted.first if wanted else None)
+    way, why = (ways.Elastically(wanted), "") if wanted else ways.choose(environ)
     if why:
         say(f"{why}: the ranks start without MPI, as with --gloo (--mpi insists on MPI)")
-    for flag in given(arguments, way.without_effect):
-        say(f"{flag} is ignored: {way.without_effect[flag][1]}")
+    useless = {**way.without_effect, **({} if wanted else OF_ELASTIC_JOBS)}
+    for flag in given(arguments, useless):
+        say(f"{flag} is ignored: {useless[flag][1]}")
     command = way.command(job, environ, _rank_options(job, arguments))
     if arguments.verbose:
         say(f"({way.name}) {shlex.join(command.words)}")
@@ -151,15 +159,21 @@ def start_timeout(environ: Mapping[str, str]) -> float | None:
     return float(check_seconds(text)) if text else None
 
 
-def make_job(arguments: argparse.Namespace) -> mpirun.Job:
+def make_job(arguments: argparse.Namespace, size: int | None = None) -> mpirun.Job:
     """Return what the command line asks for.
+
+    Args:
+        arguments: Of the command line.
+        size: Number of ranks; None: what it says, or a queue.
 
     Raises:
         ValueError: No number of ranks or no command, or an option that this launcher has not.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     hosts = _hosts(arguments)
-    size = find_ranks(hosts, os.environ) if arguments.num_proc is None else arguments.num_proc
+    if size is None:
+        number = arguments.num_proc
+        size = find_ranks(hosts, os.environ) if number is None else number
     if size is None:
         raise ValueError(
             "-np is missing: the number of ranks, e.g. horovodrun -np 2 python train.py"
@@ -168,11 +182,10 @@ def make_job(arguments: argparse.Namespace) -> mpirun.Job:
         raise ValueError(f"-np {size}: expected at least 1 rank")
     if not command:
         raise ValueError("there is no command to start, e.g. horovodrun -np 2 python train.py")
-    for flag in given(arguments, REFUSED):
-        raise ValueError(f"{flag}: {REFUSED[flag][1]}; leave it out")
     if arguments.output_filename:
         in_queue = any(os.environ.get(name) for name in JOB_ID_VARIABLES)
-        check_output(arguments.output_filename, is_local=not (hosts or in_queue))
+        elsewhere = hosts or in_queue or arguments.host_discovery_script
+        check_output(arguments.output_filename, is_local=not elsewhere)
     return mpirun.Job(
         size=size,
         command=command,

@@ -48,6 +48,7 @@ ROOT_VARIABLES = (
 PLACE_IN_ANOTHER_JOB = re.compile(
     r"OMPI_(?!MCA_|ALLOW_)|PMIX_(?!MCA_)|PMI2?_|PRTE_(?!MCA_|ALLOW_)|HYDI_|MPI_LOCAL"
     r"|TORCHELASTIC_|(LOCAL_|GROUP_)?RANK$|HOROVOD_GLOO_RENDEZVOUS_"
+    r"|HOROVOD_ELASTIC(_WORKER)?$"
 )
 _OTHER_AGENT = re.compile(
     r"plm_(ssh|rsh)_agent|^HYDRA_LAUNCHER|^I_MPI_HYDRA_BOOTSTRAP|^--?(launcher|bootstrap)"

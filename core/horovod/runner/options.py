@@ -80,8 +80,8 @@ def encode_shown(parameter: Parameter, text: str) -> str:
         raise ValueError(f"{parameter.flag}: expected a number of {unit}, got {text!r}") from None
 
 
-def check_seconds(text: str) -> str:
-    """Return ``text``, a positive number of seconds.
+def check_seconds(text: str, name: str = "HOROVOD_START_TIMEOUT") -> str:
+    """Return ``text``, a positive number of seconds; ``name``: of its variable.
 
     Raises:
         ValueError: It is none.
@@ -91,9 +91,7 @@ def check_seconds(text: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise ValueError(
-            f"HOROVOD_START_TIMEOUT: expected a positive number of seconds, got {text!r}"
-        )
+        raise ValueError(f"{name}: expected a positive number of seconds, got {text!r}")
     return text.strip()
 
 
@@ -205,6 +203,14 @@ OPTIONS: tuple[Option, ...] = (
         key="library_options.gloo_timeout_seconds",
         metavar="S",
         help="without MPI: longest wait of a rank for the others in hvd.init()",
+    ),
+    Option(
+        flag="--elastic-timeout",
+        env="HOROVOD_ELASTIC_TIMEOUT",
+        key="elastic.timeout",
+        metavar="S",
+        help="elastic: longest wait for --min-np ranks (default: 600)",
+        encode=functools.partial(check_seconds, name="HOROVOD_ELASTIC_TIMEOUT"),
     ),
     Option(
         flag="--log-level",

@@ -5,41 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import horovod
 from horovod.common.launched import CONTROLLER
 from horovod.runner.options import OPTIONS, Option
 
-_NOT_ELASTIC = "this job has a fixed size"
 NOT_MET = {
     "--jsrun": ("jsrun", "mpirun or horovodrun itself (--gloo) starts the ranks"),
     "--torus-allreduce": ("torus", "there is no torus allreduce in this package"),
-    "--min-np": ("min_np", _NOT_ELASTIC),
-    "--min-num-proc": ("min_np", _NOT_ELASTIC),
-    "--max-np": ("max_np", _NOT_ELASTIC),
-    "--max-num-proc": ("max_np", _NOT_ELASTIC),
-    "--slots-per-host": ("slots_per_host", _NOT_ELASTIC),
-    "--elastic-timeout": ("elastic_timeout", _NOT_ELASTIC),
-    "--reset-limit": ("reset_limit", _NOT_ELASTIC),
-    "--blacklist-cooldown-range": ("blacklist", _NOT_ELASTIC),
 }
 """Options of Horovod that cannot be met here and cost a warning: flag -> (destination, why)."""
 
-REFUSED = {
-    "--host-discovery-script": (
-        "host_discovery_script",
-        "horovodrun starts jobs of a fixed size only, on hosts that -H or --hostfile names",
-    )
+_OF_ELASTIC = "only --min-np, --max-np or --host-discovery-script make a job elastic"
+OF_ELASTIC_JOBS = {
+    "--slots": ("slots", _OF_ELASTIC),
+    "--reset-limit": ("reset_limit", _OF_ELASTIC),
+    "--blacklist-cooldown-range": ("cooldown_range", _OF_ELASTIC),
+    "--elastic-timeout": ("HOROVOD_ELASTIC_TIMEOUT", _OF_ELASTIC),
 }
-"""Options without which another job would start: flag -> (destination, why)."""
+"""Options that mean nothing to other jobs: flag -> (destination or variable, why)."""
 
 WORDS_FOR_MPIRUN = ("--mpi-args", "--binding-args")
-
-_NARGS: dict[str, dict[str, Any]] = {
-    **{flag: {"action": "store_true"} for flag in ("--jsrun", "--torus-allreduce")},
-    "--blacklist-cooldown-range": {"nargs": 2},
-}
 
 
 class _Export(argparse.Action):
@@ -147,6 +133,11 @@ def make_parser() -> argparse.ArgumentParser:
     hosts = parser.add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts and their slots")
     hosts.add_argument("-hostfile", "--hostfile", metavar="FILE", help="lines: HOST slots=N")
+    hosts.add_argument(
+        "--host-discovery-script",
+        metavar="COMMAND",
+        help="elastic: prints lines HOST or HOST:SLOTS; asked every second",
+    )
     controller = parser.add_mutually_exclusive_group()
     for flag, text in (
         ("--mpi", "mpirun starts the ranks, or nothing does (default: where there is an MPI)"),
@@ -155,12 +146,32 @@ def make_parser() -> argparse.ArgumentParser:
         controller.add_argument(flag, action=_Controller, dest=argparse.SUPPRESS, help=text)
     add("--disable-cache", action="store_true", help="accepted: nothing is cached")
     add("--no-torus-allreduce", action="store_true", help=argparse.SUPPRESS)  # there is none
-    for flag, (name, _) in {**NOT_MET, **REFUSED}.items():
-        nargs: dict[str, Any] = _NARGS.get(flag, {"nargs": 1})
-        add(flag, dest=name, help=argparse.SUPPRESS, **nargs)
+    for flag, (name, _) in NOT_MET.items():
+        add(flag, dest=name, help=argparse.SUPPRESS, action="store_true")
+    _add_elastic(parser)
     _add_exported(parser)
     add("command", nargs=argparse.REMAINDER, help="program and arguments of every rank")
     return parser
+
+
+def _add_elastic(parser: argparse.ArgumentParser) -> None:
+    """Add what makes a job elastic: one of the first two, or a discovery script."""
+    add = parser.add_argument_group("elastic jobs, which outlive their ranks").add_argument
+    for flags, name, text in (
+        (("--min-np", "--min-num-proc"), "min_num_proc", "ranks without which the job waits"),
+        (("--max-np", "--max-num-proc"), "max_num_proc", "the most ranks (default: all slots)"),
+        (("--slots", "--slots-per-host"), "slots", "of a host that names none (default: 1)"),
+        (("--reset-limit",), "reset_limit", "the job ends when ranks had to meet anew more often"),
+    ):
+        add(*flags, dest=name, type=int, metavar="N", help=text)
+    add(
+        "--blacklist-cooldown-range",
+        dest="cooldown_range",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="a host that fails again and again comes back after so many seconds (default: never)",
+    )
 
 
 def _add_exported(parser: argparse.ArgumentParser) -> None:

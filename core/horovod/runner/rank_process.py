@@ -265,13 +265,13 @@ class RankProcess:
 
     def __init__(self, command: list[str], options: dict[str, Any]) -> None:
         self.rank = own_rank(options)
+        self._worker = {"worker": options["worker"]} if "worker" in options else {}
         self.tail = Tail()
         self._told_to_end = False
         self._parent = os.getppid()
         self._orphaned_at: float | None = None
-        folder = options.get("output") and rank_folder(
-            options["output"], self.rank, options["size"]
-        )
+        number = options.get("worker", self.rank)
+        folder = options.get("output") and rank_folder(options["output"], number, options["size"])
         lines = bool(options.get("terminal"))  # on which programs write whole lines, at once
         copies = [Copy(folder / name) if folder else None for name in ("stdout", "stderr")]
         self._streams = [
@@ -287,6 +287,7 @@ class RankProcess:
         size, hosts = options.get("size", 1), options.get("hosts", 0)
         place = options.get("place") or place_of(os.environ, size, hosts)
         os.environ.update({f"HOROVOD_{name}": str(number) for name, number in place.items()})
+        os.environ.update(options.get("environ", {}))
         self._child = self._start(command)
         for number in PASSED_ON:
             signal.signal(number, self._pass_on)
@@ -368,6 +369,7 @@ class RankProcess:
             "code": code,
             "told": self._told_to_end,
             "tail": self.tail.lines() if code else [],
+            **self._worker,
         }
         send_record(content)
 
@@ -398,7 +400,10 @@ def main(argv: list[str]) -> None:
     except (NotStartedError, OSError) as error:
         rank, host, code = own_rank(options), socket.gethostname(), getattr(error, "code", 1)
         text = str(error)[-TAIL_BYTES:]
-        send_record({"rank": rank, "host": host, "code": code, "told": False, "tail": [text]})
+        content = {"rank": rank, "host": host, "code": code, "told": False, "tail": [text]}
+        if "worker" in options:
+            content["worker"] = options["worker"]
+        send_record(content)
         os._exit(code)
     code = process.wait()
     process.report(code)

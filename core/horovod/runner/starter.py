@@ -25,7 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from horovod.common import interfaces, launched, secret
 from horovod.common.meeting import MeetingPoint
@@ -97,6 +97,13 @@ def host_command(name: str, ssh: Sequence[str]) -> list[str]:
     return [*guard, "-T", "-x", "-o", "BatchMode=yes", *LIVELY, *ssh, place, shlex.join(words)]
 
 
+class Listens(Protocol):
+    """Who learns what the ranks of a host report."""
+
+    def note(self, record: Mapping[str, Any]) -> bool:
+        """Take note of a record; return whether the launcher wants it, too."""
+
+
 class Host:
     """The ranks of a host, seen from here.
 
@@ -108,7 +115,7 @@ class Host:
     """
 
     def __init__(
-        self, ranks: HostRanks, words: Sequence[str], first: Mapping[str, Any], job: Job
+        self, ranks: HostRanks, words: Sequence[str], first: Mapping[str, Any], job: Listens
     ) -> None:
         self.ranks = ranks
         self._job = job
@@ -135,6 +142,10 @@ class Host:
         """Send an order; never waits."""
         self._lines.put(json.dumps(order).encode() + b"\n")
 
+    def finish(self) -> None:
+        """Give no more orders: what runs the ranks ends them, and itself; never waits."""
+        self._lines.put(None)
+
     def drain(self, deadline: float) -> None:
         """Wait until all that the ranks wrote has been passed on, or until ``deadline``."""
         for reader in self._readers:
@@ -147,6 +158,8 @@ class Host:
                 left = memoryview(line)
                 while left:
                     left = left[pipe.write(left) or 0 :]
+        with contextlib.suppress(OSError):
+            pipe.close()
 
     def _read_output(self) -> None:
         pipe = _opened(self.process.stdout)

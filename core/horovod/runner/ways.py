@@ -12,11 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from horovod.common.joining import INTERFACES
 from horovod.common.launched import CONTROLLER
 from horovod.runner import mpirun, placing, probe, starter
+from horovod.runner.elastic import driver
+from horovod.runner.elastic.options import Elastic
 from horovod.runner.supervise import rank_command
 
 
@@ -26,10 +28,14 @@ class NoWayError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What runs all ranks: words and environment of one process, which ``supervise`` watches."""
+    """What runs all ranks: words and environment of one process, which ``supervise`` watches.
+
+    ``awaited``: how many ranks say that they have started.
+    """
 
     words: Sequence[str]
     environ: Mapping[str, str]
+    awaited: int
 
 
 class Way(Protocol):
@@ -86,7 +92,17 @@ class ByMpirun:
         job = dataclasses.replace(job, command=rank_command(job.command, options))
         family = mpirun.ask_family(self.program)
         words = mpirun.command_line(self.program, family, job, environ, mpirun.physical_cores())
-        return Command(words=words, environ=mpirun.launcher_environment(environ, os.getuid()))
+        return Command(
+            words=words, environ=mpirun.launcher_environment(environ, os.getuid()), awaited=job.size
+        )
+
+
+def _refuse_subnets(job: mpirun.Job) -> None:
+    subnets = [name for name in job.network_interfaces if "/" in name]
+    if subnets:
+        raise ValueError(
+            f"--network-interfaces {subnets[0]}: without MPI expected names of interfaces"
+        )
 
 
 class ByItself:
@@ -102,11 +118,7 @@ class ByItself:
         self, job: mpirun.Job, environ: Mapping[str, str], options: Mapping[str, Any]
     ) -> Command:
         """Return the line that runs ``starter``."""
-        subnets = [name for name in job.network_interfaces if "/" in name]
-        if subnets:
-            raise ValueError(
-                f"--network-interfaces {subnets[0]}: without MPI expected names of interfaces"
-            )
+        _refuse_subnets(job)
         hosts = job.hosts or placing.other_hosts(environ)
         plan = starter.Plan(
             size=job.size,
@@ -119,6 +131,41 @@ class ByItself:
         return Command(
             words=[*python, plan.encode(), *job.command],
             environ={**mpirun.outside_of_jobs(environ), CONTROLLER: "gloo"},
+            awaited=job.size,
+        )
+
+
+@dataclass(frozen=True)
+class Elastically:
+    """``elastic.driver`` starts the ranks of an elastic job, here and over ssh."""
+
+    wanted: Elastic
+    name = "elastic, without MPI"
+    without_effect: ClassVar[Mapping[str, tuple[str, str]]] = {
+        **ByItself.without_effect,
+        "--start-timeout": ("HOROVOD_START_TIMEOUT", "--elastic-timeout limits the wait for ranks"),
+        "--gloo-timeout-seconds": (
+            "HOROVOD_GLOO_TIMEOUT_SECONDS",
+            "--elastic-timeout limits the wait for ranks",
+        ),
+    }
+
+    def command(
+        self, job: mpirun.Job, environ: Mapping[str, str], options: Mapping[str, Any]
+    ) -> Command:
+        """Return the line that runs ``driver``."""
+        _refuse_subnets(job)
+        plan = driver.Plan(
+            elastic=self.wanted,
+            options={**options, "terminal": True, "announce": False},
+            interfaces=job.network_interfaces,
+            ssh=mpirun.ssh_words(job),
+        )
+        python = [sys.executable, "-P", "-m", driver.__name__]
+        return Command(
+            words=[*python, plan.encode(), *job.command],
+            environ={**mpirun.outside_of_jobs(environ), CONTROLLER: "gloo"},
+            awaited=0,
         )
 
 

@@ -12,8 +12,12 @@ from autotune.service import protocol, variables
 from autotune.service.variables import tuner_settings
 from autotune.space import PARAMETERS
 from horovod import __version__
+from horovod.common import rounds
 from horovod.common.settings import Settings
 from horovod.common.world import Topology
+
+RESET_PATIENCE_S = 20.0
+"""After a reset of an elastic job the tuner of the last rank 0 may still be ending elsewhere."""
 
 
 def inert_parameters(topology: Topology) -> dict[str, str]:
@@ -89,4 +93,5 @@ def make_hello(
         versions=job_versions(mpi_version),
         host=socket.gethostname(),
         pid=os.getpid(),
+        patience_s=RESET_PATIENCE_S if rounds.has_been_reset() else None,
     )

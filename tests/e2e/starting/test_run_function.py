@@ -80,8 +80,8 @@ def test_what_the_function_closes_over_travels() -> None:
 def test_options_are_those_of_horovodrun(tmp_path: Path) -> None:
     horovod.run(where_am_i, ("a",), num_proc=1, output_filename=str(tmp_path), start_timeout=30)
     assert (tmp_path / "rank.0/stdout").read_text() == "in rank 0\n"
-    for wrong in ({"host_discovery_script": "x"}, {"hosts": "a;b"}, {"num_proc": -1}):
-        with pytest.raises(ValueError, match=r"fixed size|HOST:SLOTS|at least 1"):
+    for wrong in ({"hosts": "a;b"}, {"num_proc": -1}, {"min_num_proc": 2, "max_num_proc": 1}):
+        with pytest.raises(ValueError, match=r"HOST:SLOTS|at least"):
             horovod.run(where_am_i, ("a",), **wrong)  # type: ignore[arg-type]
 
 
@@ -94,12 +94,6 @@ def test_the_signature_is_horovods() -> None:
         "network_interfaces executable np min_np max_np"
     )
     assert list(inspect.signature(horovod.run).parameters) == order.split()
-    for name in "min_num_proc max_num_proc slots reset_limit cooldown_range min_np max_np".split():
-        with (
-            pytest.warns(UserWarning, match=f"{name} ignored: the job has a fixed size"),
-            pytest.raises(ValueError, match="HOST:SLOTS"),
-        ):
-            horovod.run(where_am_i, ("a",), hosts="a;b", **{name: 1})
     with pytest.raises(TypeError, match="nonsense"):
         horovod.run(where_am_i, ("a",), nonsense=1)
 
@@ -122,9 +116,21 @@ def test_an_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     wait_until(lambda: not rank.exists(), 10)
 
 
-def test_wishes_of_older_calls_are_one_warning() -> None:
-    with pytest.warns(UserWarning, match="slots ignored"):
-        assert horovod.run(lambda x: x + 1, args=(1,), num_proc=2, slots=2) == [2, 2]
+def test_what_only_elastic_jobs_have_is_ignored_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert horovod.run(lambda x: x + 1, args=(1,), num_proc=2, slots=2) == [2, 2]
+    assert "--slots is ignored" in capsys.readouterr().err
+
+
+def test_an_elastic_job_returns_the_results_of_its_last_ranks() -> None:
+    def train() -> tuple[int, int]:
+        import horovod.torch as hvd
+
+        hvd.init()
+        return hvd.rank(), hvd.size()
+
+    assert horovod.run(train, num_proc=2, min_num_proc=1, max_num_proc=2) == [(0, 2), (1, 2)]
 
 
 def described(**options: Any) -> Any:

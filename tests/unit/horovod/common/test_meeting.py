@@ -218,6 +218,17 @@ def test_a_rank_that_leaves_is_named_to_those_that_count_on_it() -> None:
     assert on_ranks(3, call) == [[0, 2], None, [0, 2]]
 
 
+def test_a_meeting_that_is_off_is_told_to_all_whenever_they_come() -> None:
+    with point(3) as there, ThreadPoolExecutor(1) as threads:
+        early = threads.submit(meet, 0, 3, "127.0.0.1", there.port, KEY, LIMIT_S)
+        wait_until(lambda: 0 in there._guests)
+        there.refuse_all("rank 2 is gone")
+        with pytest.raises(MeetingError, match="rank 2 is gone"):
+            early.result(LIMIT_S)
+        with pytest.raises(MeetingError, match="rank 2 is gone"):
+            meet(1, 3, "127.0.0.1", there.port, KEY, LIMIT_S)
+
+
 def test_the_end_of_the_point_is_an_error() -> None:
     with point(1) as there:
         world = meet(0, 1, "127.0.0.1", there.port, KEY, LIMIT_S)

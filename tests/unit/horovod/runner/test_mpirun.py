@@ -190,7 +190,6 @@ def test_host_files_are_checked(tmp_path: Path) -> None:
         (["python"], "-np is missing"),
         (["-np", "0", "python"], "at least 1 rank"),
         (["-np", "2"], "no command"),
-        (["-np", "2", "--host-discovery-script", "s", "python"], "script: .* fixed size"),
     ],
 )
 def test_a_command_line_that_starts_nothing_says_why(arguments: list[str], message: str) -> None:

@@ -201,11 +201,6 @@ def test_words_of_job_scripts_start(flags: list[str]) -> None:
     assert list(job.command)[-2:] == ["python", "train.py"]
 
 
-def test_hosts_that_a_script_finds_are_refused() -> None:
-    with pytest.raises(ValueError, match="--host-discovery-script"):
-        make_job(make_parser().parse_args(["--host-discovery-script", "x", *COMMAND]))
-
-
 @pytest.mark.parametrize(
     ("environ", "flags", "size"),
     [
