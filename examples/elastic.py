@@ -34,6 +34,11 @@ def load_data() -> tuple[TensorDataset, TensorDataset]:
     return train, TensorDataset(images[-TEST_IMAGES:], labels[-TEST_IMAGES:])
 
 
+def count(ranks: int) -> str:
+    """Return how people call so many ranks."""
+    return f"{ranks} rank" + "s" * (ranks > 1)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of this script's options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -80,7 +85,7 @@ def main() -> None:
             group["lr"] = arguments.lr * hvd.size()
         if hvd.rank() == 0:
             print(
-                f"{hvd.size()} ranks go on at epoch {state.epoch + 1}, step {state.step}: "
+                f"goes on with {count(hvd.size())} at epoch {state.epoch + 1}, step {state.step}: "
                 f"{len(sampler.remaining_indices)} images are left of it (process {os.getpid()})",
                 flush=True,
             )
@@ -97,9 +102,10 @@ def main() -> None:
                     state.commit()  # 5. here the job goes on if a rank is lost
             accuracy = evaluate()
             if hvd.rank() == 0:
+                seconds = time.monotonic() - began
                 print(
-                    f"epoch {state.epoch + 1:3}: test accuracy {accuracy:.1%}, {hvd.size()} ranks, "
-                    f"{time.monotonic() - began:.1f} s",
+                    f"epoch {state.epoch + 1:3}: test accuracy {accuracy:.1%}, "
+                    f"{count(hvd.size())}, {seconds:.1f} s",
                     flush=True,
                 )
             began = time.monotonic()

@@ -57,7 +57,7 @@ def run_fn(
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
-        name = getattr(func, "__qualname__", type(func).__name__)
+        name = getattr(func, "__name__", type(func).__name__)
         loop = _Loop(state, reset, _checkpoint(checkpoint), name)
         return loop.run(functools.partial(func, state, *args, **kwargs))
 

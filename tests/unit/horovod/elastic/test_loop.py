@@ -413,7 +413,7 @@ def test_a_state_that_cannot_be_written_is_known_at_the_start(tmp_path: Path) ->
 
 
 def number_in(file: Path, function: Callable[..., object]) -> int:
-    found = Checkpoint(file).read(function.__qualname__)
+    found = Checkpoint(file).read(function.__name__)
     assert found is not None
     return int(pickle.loads(found[1]["objects"]["number"]))
 
