@@ -6,8 +6,9 @@ under new ranks and in the same processes. The launcher decides who is in a roun
 ``horovod.runner.elastic``); a worker has one connection to it, its *line*, as long as it lives:
 
 * to the driver: ``{"ask": n, "why": text}`` for a round, having been in round n (0: in none) and
-  left it because of that; ``{"runs": n}`` the engine of round n is there; ``{"commit": n}`` a state
-  was committed in it, once a round; ``{"left": n}`` the script has shut the runtime down;
+  left it because of that; ``{"runs": n}`` the engine of round n is there; ``{"has": n}`` this
+  worker has the state of its ranks; ``{"commit": n}`` they have committed one in it, once a round;
+  ``{"left": n}`` the script has shut the runtime down;
 * from the driver: ``{"round": n, "place": {...}, "port": p, "fresh": bool}`` the answer,
   ``{"out": why}`` another answer: the job goes on without this worker; ``{"hosts": kind, "time":
   t}`` hosts were added or removed; ``{"lost": n, "why": text}`` a worker of round n is gone.
@@ -194,6 +195,11 @@ class Rounds:
         if self.current is not None:
             self._tell({"left": self.current.number})
 
+    def has_state(self) -> None:
+        """Tell that this worker has the state of the current round's ranks."""
+        if self.current is not None:
+            self._tell({"has": self.current.number})
+
     def committed(self) -> None:
         """Tell, once a round, that a state was committed: the job has got on."""
         number = self.current.number if self.current else 0
@@ -301,6 +307,11 @@ def listen(callback: Listener) -> None:
 def ignore(callback: Listener) -> None:
     """**Local.** Call ``callback`` no more."""
     rounds.ignore(callback)
+
+
+def has_state() -> None:
+    """**Local.** Say that this process has the state of its ranks: the job can go on with it."""
+    rounds.has_state()
 
 
 def committed() -> None:

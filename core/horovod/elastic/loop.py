@@ -157,6 +157,7 @@ class _Loop:
         self._job, self._state._commit_number = said[0]["job"], said[0]["commit"]
         if any(each["sync"] for each in said):
             self._state.sync()
+        rounds.has_state()
 
     def _judge(self, error: HorovodInternalError) -> None:
         """Return where the loop may go on after ``error``; end where it cannot."""

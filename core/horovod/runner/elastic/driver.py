@@ -324,6 +324,8 @@ class Driver:
             self._job.asked(worker, str(content.get("why", "")), now)
         elif "runs" in content:
             self._job.runs(worker, int(content["runs"]), now)
+        elif "has" in content:
+            self._job.has_state(worker, int(content["has"]))
         elif "commit" in content:
             self._job.committed(worker, int(content["commit"]))
 

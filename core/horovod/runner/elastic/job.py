@@ -125,6 +125,11 @@ class ElasticJob:
             self._lost_at = None
         self._look(now)
 
+    def has_state(self, number: int, round_number: int) -> None:
+        """A worker has taken over the state of a round."""
+        if number in self._members and round_number == self._round:
+            self._workers[number].has_state = True
+
     def committed(self, number: int, round_number: int) -> None:
         """A worker has committed a state in a round: all of that round have it, and got on."""
         if number in self._members and round_number == self._round:

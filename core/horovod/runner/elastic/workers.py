@@ -34,8 +34,8 @@ class Worker:
         state: Where it is in its life.
         rank: In the round that it was in last, -1 before.
         round: Number of that round, 0 before.
-        has_state: It has the job's state: it was there from the first round on, or in one in which
-            a state was committed.
+        has_state: It has the job's state: it was there from the first round on, was sent it, or
+            was in a round in which one was committed.
         runs: Its engine of that round is there.
         got_on: A state was committed in that round, or it has run for long.
         asked_at: When it asked for a round.

@@ -374,24 +374,26 @@ def test_newcomers_do_not_save_a_job_whose_state_is_lost() -> None:
     assert play.last.failure is not None
 
 
-def test_a_newcomer_has_the_state_once_it_was_committed_with_it() -> None:
-    for commits in (True, False):
-        play = Play({"a": 2}, least=1)
-        play.begin()
-        play.job.committed(0, 1)
-        play.end(1)
-        play.ask(2, 0)
-        assert play.workers == [0, 2]
-        play.run()
-        if commits:
-            play.job.committed(2, 2)
-        play.end(0)
-        if commits:
-            play.ask(2)
-            assert play.workers == [2]
-        else:
-            assert play.last.failure is not None
-            assert "no rank is left that has the state" in play.all(Say)[-1].text
+@pytest.mark.parametrize("how", ["committed", "sent", ""])
+def test_a_newcomer_has_the_state_once_it_was_sent_it_or_it_was_committed(how: str) -> None:
+    play = Play({"a": 2}, least=1)
+    play.begin()
+    play.job.committed(0, 1)
+    play.end(1)
+    play.ask(2, 0)
+    assert play.workers == [0, 2]
+    play.run()
+    if how == "committed":
+        play.job.committed(2, 2)
+    elif how == "sent":
+        play.job.has_state(2, 2)
+    play.end(0)
+    if how:
+        play.ask(2)
+        assert play.workers == [2]
+    else:
+        assert play.last.failure is not None
+        assert "no rank is left that has the state" in play.all(Say)[-1].text
 
 
 def test_a_job_that_never_commits_has_no_state_to_lose() -> None:
