@@ -120,14 +120,22 @@ class Rounds:
         self._lost: dict[int, str] = {}
         self._engine: Abortable | None = None
         self._listeners: list[Listener] = []
+        self._updates: list[tuple[float, int]] = []  # since the last answer
         self._committed = 0
 
     # ---- for the script's thread -----------------------------------------------------------------
 
     def listen(self, callback: Listener) -> None:
-        """Have ``callback`` called, in another thread, whenever hosts were added or removed."""
+        """Have ``callback`` called, in another thread, whenever hosts were added or removed.
+
+        What has come since the last round began is told at once, in this thread: a script needs
+        some time from ``hvd.init()`` until somebody listens, and nothing is told twice.
+        """
         with self._news:
             self._listeners.append(callback)
+            updates = list(self._updates)
+        for timestamp, kind in updates:
+            callback(timestamp, kind)
 
     def ignore(self, callback: Listener) -> None:
         """Call it no more."""
@@ -268,15 +276,18 @@ class Rounds:
 
     def _take(self, content: Mapping[str, Any]) -> None:
         if "hosts" in content:
+            update = float(content["time"]), int(content["hosts"])
             with self._news:
+                self._updates.append(update)
                 listeners = list(self._listeners)
             for callback in listeners:
-                callback(float(content["time"]), int(content["hosts"]))
+                callback(*update)
         elif "lost" in content:
             self._lose(int(content["lost"]), str(content["why"]))
         else:
             with self._news:
                 self._answer = dict(content)
+                self._updates.clear()
                 self._news.notify_all()
 
     def _lose(self, number: int, why: str) -> None:

@@ -38,14 +38,16 @@ class NotificationManager:
     def init(self) -> None:
         """**Local.** Begin to listen, once; nothing happens in a job without a driver."""
         with self._lock:
-            if not self._listens and rounds.is_elastic():
-                rounds.listen(self.handle_hosts_updated)
-                self._listens = True
+            begins = not self._listens and rounds.is_elastic()
+            self._listens = self._listens or begins
+        if begins:
+            rounds.listen(self.handle_hosts_updated)
 
     def register_listener(self, listener: Listener) -> None:
-        """**Local.** Tell ``listener`` from now on."""
+        """**Local.** Tell ``listener`` from now on, and what has come since the ranks have met."""
         with self._lock:
             self._listeners.add(listener)
+        self.repeat(listener)
 
     def remove_listener(self, listener: Listener) -> None:
         """**Local.** Tell ``listener`` no longer."""

@@ -83,6 +83,8 @@ def main(folder: Path, steps: int, sleep_s: float) -> None:
     if os.environ.get("FAIL_ON_HOST") == os.environ["HOROVOD_HOSTNAME"]:
         raise RuntimeError("this host is broken")
     hvd.init()
+    note(folder, "up")
+    time.sleep(float(os.environ.get("SECONDS_BEFORE_TRAINING", "0")))
     model = make_model()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),

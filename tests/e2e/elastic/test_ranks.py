@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from e2e.commands import Commands
+from e2e.commands import Commands, wait_until
 from e2e.elastic.running import Running
 
 pytestmark = pytest.mark.timeout(300)
@@ -51,6 +51,18 @@ def test_hosts_that_are_found_join_and_those_that_vanish_leave(commands: Command
     ends = {line["rank"]: line["host"] for line in job.lines("end")}
     assert ends == {0: "127.0.0.1", 1: "localhost"}
     assert "Traceback" not in err and "is gone" not in err
+
+
+def test_a_change_before_the_ranks_train_is_not_missed(commands: Commands) -> None:
+    environ = {"SECONDS_BEFORE_TRAINING": "4"}
+    flags = ["-np", "2", "--min-np", "1"]
+    job = Running(commands, flags, hosts="localhost:2", environ=environ)
+    wait_until(lambda: len(job.lines("up")) == 2)
+    job.set_hosts("localhost:1")
+    job.wait_for_step(5, size=1)
+    job.stop()
+    code, err = job.result()
+    assert code == 0, err
 
 
 def test_below_the_least_number_of_ranks_it_waits_and_then_ends(commands: Commands) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,23 @@ def test_what_came_before_the_ranks_met_is_not_repeated(monkeypatch: pytest.Monk
     late = Listener()
     manager.repeat(late)
     assert late.heard == [2.0]
+
+
+def test_who_comes_late_hears_what_has_come_since_the_ranks_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def listen(callback: Callable[[float, int], None]) -> None:
+        callback(2.0, ADDED)  # it came between hvd.init() and the function
+
+    monkeypatch.setattr(rounds, "listen", listen)
+    monkeypatch.setattr(rounds, "is_elastic", lambda: True)
+    manager, listener = NotificationManager(), Listener()
+    be_in_round(1, monkeypatch)
+    manager.handle_hosts_updated(1.0, ADDED)
+    be_in_round(2, monkeypatch)
+    manager.init()
+    manager.register_listener(listener)
+    assert listener.heard == [2.0]
 
 
 def test_who_has_left_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

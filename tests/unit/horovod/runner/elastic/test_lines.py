@@ -134,6 +134,20 @@ def test_news_of_hosts_reach_who_listens(driver: Driver, new_worker: NewWorker) 
     assert news.empty()
 
 
+def test_who_listens_late_hears_what_has_come_in_this_round(
+    driver: Driver, new_worker: NewWorker
+) -> None:
+    rounds, heard = new_worker(), queue.Queue[tuple[float, int]]()
+    rounds.listen(lambda at, kind: heard.put((at, kind)))
+    for number in (1, 2):
+        ask(driver, rounds, 0, {"round": number, "place": PLACE, "port": 7, "fresh": True})
+        driver.desk.say(0, {"hosts": ADDED, "time": float(number)})
+        heard.get(timeout=LIMIT_S)
+    late: list[tuple[float, int]] = []
+    rounds.listen(lambda at, kind: late.append((at, kind)))
+    assert late == [(2.0, ADDED)]
+
+
 def test_the_engine_of_a_round_ends_with_its_lost_rank_and_no_other(
     driver: Driver, new_worker: NewWorker
 ) -> None:
