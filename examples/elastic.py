@@ -58,7 +58,8 @@ def main() -> None:
     torch.set_num_threads(1)  # one rank, one core
     device = torch.device("cpu")
     if torch.cuda.is_available():  # 1. the GPU that this process has, it keeps
-        device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+        place = int(os.environ.get("HOROVOD_ELASTIC_SLOT", hvd.local_rank()))
+        device = torch.device("cuda", place % torch.cuda.device_count())
         torch.cuda.set_device(device)
 
     # 2. what the state is made of comes before it, and without any collective call

@@ -67,7 +67,7 @@ def test_every_variable_is_in_the_table_of_settings() -> None:
 @pytest.mark.parametrize("document", GUIDES, ids=name_of)
 def test_every_variable_that_is_named_exists(document: Path) -> None:
     names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS} | {*PLACE_VARIABLES}
-    names |= {rounds.ELASTIC, rounds.WORKER}
+    names |= {rounds.ELASTIC, rounds.WORKER, rounds.SLOT}
     assert set(re.findall(r"HOROVOD_\w*[A-Z]", text_of(document))) - names - ELSEWHERE == set()
 
 
@@ -234,7 +234,7 @@ def test_the_manifest_is_an_mpi_job_whose_variables_exist() -> None:
 
 
 def test_the_examples_name_variables_that_exist() -> None:
-    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
+    names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS} | {rounds.SLOT}
     files = [path for path in (ROOT / "examples").glob("**/*.*") if path.suffix != ".pyc"]
     assert set(re.findall(r"HOROVOD_\w*[A-Z]", text_of(*files))) - names == set()
 

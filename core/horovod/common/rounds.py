@@ -34,6 +34,8 @@ from horovod.common.tcp_world import Line, MeetingError, TcpWorld
 ELASTIC = "HOROVOD_ELASTIC"
 WORKER = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker, different for all that a job has ever started."""
+SLOT = "HOROVOD_ELASTIC_SLOT"
+"""Its place on its host, from 0: nobody else has it while it lives, whatever its local ranks."""
 
 NO_UPDATE, REMOVED, ADDED = 0, 1, 2
 """Kinds of host updates; REMOVED | ADDED: both."""

@@ -81,7 +81,6 @@ class State:
             self.check_host_updates()
         finally:
             self._is_saved = False
-        rounds.committed()
 
     def check_host_updates(self) -> None:
         """**Collective.** End the function where hosts have changed, or the job was told to end.
@@ -106,6 +105,8 @@ class State:
             terminates=termination.is_requested,
         ).agree()
         self._last_updated_timestamp = news.timestamp
+        if self._is_saved:
+            rounds.committed()  # all ranks have
         if news.terminates:
             if not self._is_saved:
                 self.save()

@@ -9,10 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Start:
-    """Start a process for ``worker`` on ``host``; ``place`` is what its rank is expected to be."""
+    """Start a process for ``worker`` in ``slot`` of ``host``; ``place``: of its expected rank."""
 
     worker: int
     host: str
+    slot: int
     place: Mapping[str, int]
 
 

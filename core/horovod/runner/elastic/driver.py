@@ -247,6 +247,7 @@ class Driver:
             "environ": {
                 rounds.ELASTIC: "1",
                 rounds.WORKER: str(action.worker),
+                rounds.SLOT: str(action.slot),
                 "HOROVOD_HOSTNAME": action.host.rpartition("@")[2],
             },
         }

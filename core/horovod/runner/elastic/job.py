@@ -221,7 +221,8 @@ class ElasticJob:
         )
         place_of = dict(zip((each.number for each in expected), places(expected), strict=True))
         for worker in started:
-            self._do(Start(worker.number, worker.host, place_of[worker.number]))
+            place = place_of[worker.number]
+            self._do(Start(worker.number, worker.host, worker.slot, place))
 
     def _may_start(self, usable: Mapping[str, int], now: float) -> bool:
         if self._round > 0:

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("horovod._engine")
 
+from horovod.common import rounds
 from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.elastic.notifications import HostUpdateResult
 from horovod.elastic.state import ObjectState
@@ -112,6 +113,21 @@ def test_an_old_change_is_no_news() -> None:
     state.on_hosts_updated(5.0, ADDED)
     state.on_hosts_updated(4.0, REMOVED)
     state.commit()
+
+
+def test_the_driver_hears_of_a_commit_also_where_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(rounds, "committed", lambda: told.append(1))
+    state = state_of()
+    state.check_host_updates()
+    assert not told
+    state.commit()
+    state.on_hosts_updated(1.0, ADDED)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.commit()
+    assert len(told) == 2
 
 
 def test_a_commit_is_saved_before_it_is_interrupted() -> None:

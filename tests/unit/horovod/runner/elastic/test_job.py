@@ -125,6 +125,15 @@ def test_workers_start_where_the_slots_are_and_know_the_rank_that_they_will_have
     assert list(play.round.places) == [s.place for s in starts]
 
 
+def test_who_comes_for_a_lost_one_has_its_slot_whatever_its_local_rank() -> None:
+    play = Play({"a": 2}, least=1)
+    play.begin()
+    play.end(0)
+    start = play.all(Start)[-1]
+    assert (start.worker, start.slot, start.place["LOCAL_RANK"]) == (2, 0, 1)
+    assert [s.slot for s in play.all(Start)] == [0, 1, 0]
+
+
 def test_nothing_starts_before_there_is_room_for_the_first_ranks() -> None:
     play = Play({"a": 1})
     assert not play.all(Start)
