@@ -1,15 +1,13 @@
 #include "common/reduce.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <type_traits>
 
 #include "common/copy.h"
+#include "common/halves.h"
 
 namespace autotune {
 
@@ -27,18 +25,6 @@ float float_of(uint32_t bits) {
   return value;
 }
 
-struct Float16 {
-  uint16_t bits;
-  float load() const { return float_from_float16(bits); }
-  void store(float value) { bits = float16_from_float(value); }
-};
-
-struct BFloat16 {
-  uint16_t bits;
-  float load() const { return float_from_bfloat16(bits); }
-  void store(float value) { bits = bfloat16_from_float(value); }
-};
-
 struct Bool {
   uint8_t value;
 };
@@ -49,15 +35,6 @@ struct Access {
   static T load(T element) { return element; }
   static void store(T& element, T value) { element = value; }
 };
-template <typename T>
-struct HalfAccess {
-  static float load(T element) { return element.load(); }
-  static void store(T& element, float value) { element.store(value); }
-};
-template <>
-struct Access<Float16> : HalfAccess<Float16> {};
-template <>
-struct Access<BFloat16> : HalfAccess<BFloat16> {};
 template <>
 struct Access<Bool> {
   static bool load(Bool element) { return element.value != 0; }
@@ -141,6 +118,15 @@ T truncate_to(double value) {
   return static_cast<T>(value);
 }
 
+void combine_halves(void* out, std::initializer_list<const void*> inputs, int64_t count,
+                    DataType type, ReduceOp op, double factor = 1.0) {
+  const char* from[2] = {};
+  std::transform(inputs.begin(), inputs.end(), from,
+                 [](const void* input) { return static_cast<const char*>(input); });
+  half_kernels().reduce(type, type, op, static_cast<char*>(out), from,
+                        static_cast<int>(inputs.size()), count, static_cast<float>(factor), 1.0f);
+}
+
 template <typename T>
 void scale_typed(void* data, int64_t count, double factor, int divisor) {
   auto* d = static_cast<T*>(data);
@@ -149,84 +135,13 @@ void scale_typed(void* data, int64_t count, double factor, int divisor) {
     if constexpr (std::is_integral_v<T>) {
       // Dividing last keeps exact quotients exact: 49 * (1 / 49.0) is below 1.
       d[i] = truncate_to<T>(static_cast<double>(d[i]) * factor / divisor);
-    } else if constexpr (std::is_same_v<T, double>) {
-      d[i] *= ratio;
     } else {
-      Access<T>::store(d[i], Access<T>::load(d[i]) * static_cast<float>(ratio));
+      d[i] *= static_cast<T>(ratio);
     }
   }
 }
 
-// Conversions of float16 by the processor, bit for bit as float_from_float16 and float16_from_float
-// but for the bits of a NaN, at a twentieth of their instructions.
-#if defined(__x86_64__)
-
-// Compilers do not all know the name of the feature; what has AVX2 has it.
-bool has_float16() { return __builtin_cpu_supports("avx2") != 0; }
-
-__attribute__((target("avx2,f16c"))) void floats_from_float16(float* to, const uint16_t* from,
-                                                              int64_t count) {
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const auto* const halves = reinterpret_cast<const __m128i*>(from + i);
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(halves)));
-  }
-  for (; i < count; ++i) to[i] = float_from_float16(from[i]);
-}
-
-__attribute__((target("avx2,f16c"))) void float16_from_floats(uint16_t* to, const float* from,
-                                                              int64_t count) {
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    const __m256 floats = _mm256_loadu_ps(from + i);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i),
-                     _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT));
-  }
-  for (; i < count; ++i) to[i] = float16_from_float(from[i]);
-}
-
-#else
-
-bool has_float16() { return false; }
-void floats_from_float16(float*, const uint16_t*, int64_t) {}
-void float16_from_floats(uint16_t*, const float*, int64_t) {}
-
-#endif
-
 }  // namespace
-
-float float_from_float16(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fu;
-  const uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0x1f) return float_of(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) return float_of(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign ? -subnormal : subnormal;
-}
-
-uint16_t float16_from_float(float value) {
-  const uint32_t bits = bits_of(value);
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
-  if (magnitude <
-      0x38800000u) {  // subnormal or zero: let float32 addition round to a multiple of 2^-24
-    const float shifted = float_of(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (bits_of(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-}
-
-float float_from_bfloat16(uint16_t bits) { return float_of(static_cast<uint32_t>(bits) << 16); }
-
-uint16_t bfloat16_from_float(float value) {
-  const uint32_t bits = bits_of(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 void combine(void* out, const void* a, const void* b, int64_t count, DataType type, ReduceOp op) {
   switch (type) {
@@ -241,9 +156,8 @@ void combine(void* out, const void* a, const void* b, int64_t count, DataType ty
     case DataType::int64:
       return combine_typed<int64_t>(out, a, b, count, op);
     case DataType::float16:
-      return combine_typed<Float16>(out, a, b, count, op);
     case DataType::bfloat16:
-      return combine_typed<BFloat16>(out, a, b, count, op);
+      return combine_halves(out, {a, b}, count, type, op);
     case DataType::float32:
       return combine_typed<float>(out, a, b, count, op);
     case DataType::float64:
@@ -258,22 +172,12 @@ void convert(void* out, DataType out_type, const void* in, DataType in_type, int
     copy_bytes(out, in, count * static_cast<int64_t>(size_of(in_type)));
     return;
   }
-  const auto each = [count](auto* to, const auto* from, auto&& act) {
-    for (int64_t i = 0; i < count; ++i) to[i] = act(from[i]);
-  };
-  static const bool by_processor = has_float16();
-  if (by_processor && in_type == DataType::float16) {
-    floats_from_float16(static_cast<float*>(out), static_cast<const uint16_t*>(in), count);
-  } else if (by_processor && out_type == DataType::float16) {
-    float16_from_floats(static_cast<uint16_t*>(out), static_cast<const float*>(in), count);
-  } else if (in_type == DataType::float16) {
-    each(static_cast<float*>(out), static_cast<const uint16_t*>(in), float_from_float16);
-  } else if (in_type == DataType::bfloat16) {
-    each(static_cast<float*>(out), static_cast<const uint16_t*>(in), float_from_bfloat16);
-  } else if (out_type == DataType::float16) {
-    each(static_cast<uint16_t*>(out), static_cast<const float*>(in), float16_from_float);
+  if (is_half(in_type)) {
+    half_kernels().to_floats(in_type, static_cast<float*>(out), static_cast<const uint16_t*>(in),
+                             count);
   } else {
-    each(static_cast<uint16_t*>(out), static_cast<const float*>(in), bfloat16_from_float);
+    half_kernels().from_floats(out_type, static_cast<uint16_t*>(out), static_cast<const float*>(in),
+                               count);
   }
 }
 
@@ -293,18 +197,13 @@ RankReduction::RankReduction(DataType type, ReduceOp op, double prescale, double
   }
 }
 
-void RankReduction::add_halves(float* sums, const char* halves, int64_t count,
-                               bool is_first) const {
-  float values[block];
-  float* const to = is_first ? sums : values;
-  convert(to, DataType::float32, halves, type_, count);
-  scale(to, count, DataType::float32, half_factor_);
-  if (!is_first) combine(sums, sums, values, count, DataType::float32, op_);
-}
-
-void RankReduction::store_halves(char* halves, float* sums, int64_t count) const {
-  scale(sums, count, DataType::float32, output_factor_);
-  convert(halves, type_, sums, DataType::float32, count);
+void RankReduction::reduce_halves(char* out, const char* const* from, int ranks, int64_t count,
+                                  Step step) const {
+  const double before = step.is_first ? half_factor_ : 1.0;
+  const double after = step.is_last ? output_factor_ : 1.0;
+  half_kernels().reduce(step.is_first ? type_ : DataType::float32,
+                        step.is_last ? type_ : DataType::float32, op_, out, from, ranks, count,
+                        static_cast<float>(before), static_cast<float>(after));
 }
 
 void scale(void* data, int64_t count, DataType type, double factor, int divisor) {
@@ -321,9 +220,8 @@ void scale(void* data, int64_t count, DataType type, double factor, int divisor)
     case DataType::int64:
       return scale_typed<int64_t>(data, count, factor, divisor);
     case DataType::float16:
-      return scale_typed<Float16>(data, count, factor, divisor);
     case DataType::bfloat16:
-      return scale_typed<BFloat16>(data, count, factor, divisor);
+      return combine_halves(data, {data}, count, type, ReduceOp::sum, factor / divisor);
     case DataType::float32:
       return scale_typed<float>(data, count, factor, divisor);
     case DataType::float64:

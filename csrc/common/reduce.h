@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/types.h"
 
@@ -47,33 +48,44 @@ class RankReduction {
   // is no contribution of a rank above 1.
   template <typename Contribution>
   void combine_all(char* out, char* partial, int64_t count, Contribution&& contribution) const {
-    if (is_half(type_)) return combine_halves(out, count, contribution);
+    combine_some(out, partial, size_, count, {true, true}, contribution);
+  }
+
+  // The same in several steps, each of which combines some ranks' contributions, or, after the
+  // first one, the results of earlier steps. Those of halves are float32 until the last step.
+  struct Step {
+    bool is_first, is_last;
+  };
+  int64_t item_before(Step step) const { return step.is_first ? item() : partial_item(); }
+  int64_t item_after(Step step) const { return step.is_last ? item() : partial_item(); }
+  template <typename Contribution>
+  void combine_some(char* out, char* partial, int ranks, int64_t count, Step step,
+                    Contribution&& contribution) const {
+    if (is_half(type_)) return combine_halves(out, ranks, count, step, contribution);
     const char* sum = contribution(0);
-    for (int peer = 1; peer < size_; ++peer) {
-      char* const to = peer == size_ - 1 ? out : partial;
+    for (int peer = 1; peer < ranks; ++peer) {
+      char* const to = peer == ranks - 1 ? out : partial;
       combine(to, sum, contribution(peer), count, type_, op_);
       sum = to;
     }
-    scale(out, count, type_, output_factor_, divisor_);
+    if (step.is_last) scale(out, count, type_, output_factor_, divisor_);
   }
+
+  int64_t item() const { return static_cast<int64_t>(size_of(type_)); }
 
  private:
-  // So many stay in the first-level cache, with their sums.
-  static constexpr int64_t block = 1024;
-
+  int64_t partial_item() const { return is_half(type_) ? int64_t{sizeof(float)} : item(); }
   template <typename Contribution>
-  void combine_halves(char* out, int64_t count, Contribution&& contribution) const {
-    float sums[block];
-    for (int64_t begin = 0; begin < count; begin += block) {
-      const int64_t length = count - begin < block ? count - begin : block;
-      for (int peer = 0; peer < size_; ++peer) {
-        add_halves(sums, contribution(peer) + 2 * begin, length, peer == 0);
-      }
-      store_halves(out + 2 * begin, sums, length);
-    }
+  void combine_halves(char* out, int ranks, int64_t count, Step step,
+                      Contribution&& contribution) const {
+    constexpr int few = 32;
+    const char* from_few[few];
+    std::vector<const char*> from_many(static_cast<size_t>(ranks > few ? ranks : 0));
+    const char** const from = ranks > few ? from_many.data() : from_few;
+    for (int peer = 0; peer < ranks; ++peer) from[peer] = contribution(peer);
+    reduce_halves(out, from, ranks, count, step);
   }
-  void add_halves(float* sums, const char* halves, int64_t count, bool is_first) const;
-  void store_halves(char* halves, float* sums, int64_t count) const;
+  void reduce_halves(char* out, const char* const* from, int ranks, int64_t count, Step step) const;
 
   DataType type_;
   ReduceOp op_;
