@@ -62,7 +62,9 @@ def answers(text: str) -> list[dict[str, object]]:
 def test_check_build_names_the_mpi(site: Site) -> None:
     result = site.run("horovodrun", "--check-build")
     assert "    [X] MPI" in result.stdout.splitlines()
-    assert LIBRARY[site.name] in result.stdout
+    (named,) = re.findall(r"^    MPI: .*?(/\S*libmpi\.so\S*),", result.stdout, re.MULTILINE)
+    # Where headers are installed, Debian's name for the linker leads there.
+    assert Path(named).resolve().name.startswith(LIBRARY[site.name])
 
 
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
