@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.service.session import PUMP_SECONDS
 from autotune.service.step_source import StepSource
-from horovod.common import basics
+from horovod.common import basics, rounds
 from horovod.common.joining import OpenStore
 from horovod.tuning.session import Session, State
 from horovod.tuning.table import PARAMETERS
@@ -60,7 +60,9 @@ def init(
     if not basics.is_initialized():
         session = Session()
         basics.init(comm, process_sets, session, open_store)
-        _session, _steps = session, StepSource()
+        _session = session
+        if not rounds.has_been_reset():  # there optimizers of before train on
+            _steps = StepSource()
 
 
 def register_optimizer(replaced: int | None) -> int:

@@ -120,8 +120,8 @@ class ElasticJob:
         if all(each.runs for each in self._living_members()):
             self._unformed = 0
             if self._lost_at is not None:
-                took = f"{now - self._lost_at:.1f} s after {self._last_lost} was lost"
-                self._say(f"training again {took}: {_ranks(len(self._members))}")
+                took = f"{now - self._lost_at:.2g} s after {self._last_lost} was lost"
+                self._say(f"{_ranks(len(self._members))} together again {took}")
             self._lost_at = None
         self._look(now)
 
@@ -391,8 +391,9 @@ class ElasticJob:
             )
         if is_member and self._round > 0:
             self._broke = True
-            if self._lost_at is None:
-                self._lost_at, self._last_lost = now, str(worker)
+            if self._lost_at is None:  # others may have felt it before we heard of it
+                felt = [each.asked_at for each in left if each.state == State.WAITING]
+                self._lost_at, self._last_lost = min([now, *felt]), str(worker)
             running = [each.number for each in left if each.state == State.IN_ROUND]
             self._do(Lose(self._round, running, f"{worker} is gone: {how}"))
 

@@ -536,7 +536,7 @@ def test_the_time_until_training_goes_on_is_said() -> None:
     play.ask(0, 2)
     play.run()
     text = play.all(Say)[-1].text
-    assert text == "training again 2.5 s after worker 1 (rank 1, a) was lost: 2 ranks"
+    assert text == "2 ranks together again 2.5 s after worker 1 (rank 1, a) was lost"
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 3))
