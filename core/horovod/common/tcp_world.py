@@ -115,11 +115,13 @@ class Line:
         self._send(data)
 
     def _read(self, seconds: float | None) -> None:
-        if not select.select([self._connection], [], [], seconds)[0]:
-            return
+        waiting = select.poll()  # unlike select() for any number of open files
         try:
+            waiting.register(self._connection, select.POLLIN)
+            if not waiting.poll(None if seconds is None else 1000 * seconds):
+                return
             data = self._connection.recv(1 << 16)
-        except OSError:
+        except (OSError, ValueError):  # ended, or closed by another thread of ours
             data = b""
         if not data:
             raise MeetingError(f"the connection to the ranks' meeting point {self.place} has ended")

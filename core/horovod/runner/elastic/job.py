@@ -239,6 +239,8 @@ class ElasticJob:
         if not waiting or not (self._is_first_due(waiting, now) or self._is_next_due()):
             return
         chosen = self._choose(waiting, now)
+        if self._round > 0 and not self._ending and not self._have_state(chosen):
+            return  # the job is at its end
         if len(chosen) < self._wanted.least and not self._ending:
             self._short_since = now if self._short_since is None else self._short_since
             return

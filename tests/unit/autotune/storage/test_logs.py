@@ -9,7 +9,7 @@ import pytest
 
 from autotune.errors import LogBusyError, LogError
 from autotune.space import HOROVOD
-from autotune.storage import Fresh, Logs, Replay, Resume, locking, open_logs, read_log
+from autotune.storage import Fresh, Logs, Replay, Resume, open_logs, read_log
 from autotune.storage.paths import default_db_path
 from autotune.trial import RunState, Standing, TrialState
 
@@ -19,12 +19,10 @@ DATA = Path(__file__).parents[3] / "data"
 
 
 @pytest.fixture
-def open_at(tmp_path: Path, monkeypatch) -> Callable[..., Logs]:
-    monkeypatch.setattr(locking, "_PATIENCE_S", 0.05)
-
+def open_at(tmp_path: Path) -> Callable[..., Logs]:
     def open_(csv: str | None = "log.csv", db: str | None = None) -> Logs:
         csv_path, db_path = (name and f"{tmp_path}/{name}" for name in (csv, db))
-        return open_logs(csv_path, db_path, host="node1", pid=4242)
+        return open_logs(csv_path, db_path, host="node1", pid=4242, patience_s=0.05)
 
     return open_
 

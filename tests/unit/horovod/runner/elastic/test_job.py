@@ -405,6 +405,18 @@ def test_a_newcomer_has_the_state_once_it_was_sent_it_or_it_was_committed(how: s
         assert "no rank is left that has the state" in play.all(Say)[-1].text
 
 
+def test_newcomers_that_wait_already_do_not_go_on_without_the_state() -> None:
+    play = Play({"a": 2}, least=1)
+    play.begin()
+    play.job.committed(0, 1)
+    play.end(1)
+    play.ask(2, 0)
+    play.ask(2)  # the round of the two has broken, before the newcomer was sent the state
+    play.end(0)
+    assert play.last.failure is not None
+    assert [each.workers for each in play.all(Settle)] == [[0, 1], [0, 2]]
+
+
 def test_a_job_that_never_commits_has_no_state_to_lose() -> None:
     play = Play({"a": 2}, least=1)
     play.begin()
