@@ -120,9 +120,12 @@ class ServiceProcess:
 
     def wait(self, seconds: float) -> None:
         """Return when something arrived or the child ended, at the latest after ``seconds``."""
-        writable = [self._stdin] if self._outgoing else []
         if not self.broken:
-            select.select([self._stdout], writable, [], max(0.0, seconds))
+            waiting = select.poll()  # unlike select() for any number of open files
+            waiting.register(self._stdout, select.POLLIN)
+            if self._outgoing:
+                waiting.register(self._stdin, select.POLLOUT)
+            waiting.poll(1000 * max(0.0, seconds))
             self.flush()
 
     def last_words(self) -> str:
