@@ -13,6 +13,7 @@ module              knows
 ``settings``        variables of a job, its description
 ``meeting``         what ranks tell each other once, at the start
 ``agreement``       what they agree on while they train: which change, at which step
+``lines``           connections between rank 0 and the others
 ``session``         rank 0's talk with the tuner's service
 ``steps``           time, exposed communication and content of each step
 ``adapter``         where all of these meet: one per process

@@ -4,8 +4,9 @@ A training step ends where the first optimizer that owns parameters of a Distrib
 made its step. Buckets are made anew at the begin of the next forward pass that synchronises, the
 same one on all ranks.
 
-Whatever fails here after the constructor of the first module is one sentence: the rank tells the
-others in the next round (``agreement``), and all of them go on with the buckets that they have.
+Whatever fails here after the constructor of the first module is one sentence. Rank 0 hears of it
+with the next change that it proposes (``agreement``), and all ranks go on with the buckets they
+have.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ import itertools
 import logging
 import os
 import socket
-import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -31,7 +30,8 @@ from torch.optim.optimizer import (
 
 from autotune.ddp import meeting
 from autotune.ddp import torch_private as private
-from autotune.ddp.agreement import Agreed, Agreement, Declined, Over, interval_of
+from autotune.ddp.agreement import Agreed, Agreement, Coordinator, Declined, Member, Over
+from autotune.ddp.lines import Invitation, Listener, connect
 from autotune.ddp.session import Session
 from autotune.ddp.settings import JobSettings, replayed
 from autotune.ddp.steps import Steps
@@ -41,20 +41,29 @@ from autotune.tables.ddp import DdpParams
 
 logger = logging.getLogger("autotune.ddp")
 
-GROUP_PATIENCE = timedelta(seconds=60)
-MEMORY_EVERY = 8
-"""Steps from one look at a device's free memory to the next."""
 SPARE = 1.1
 """Copies of the gradients that must fit into a device's free memory before buckets are made."""
 
 
 @dataclass(kw_only=True)
 class _Module:
-    """A module that is watched, with what the script has set and what its buckets are made by."""
+    """A module that is watched, with what the script has set and what its buckets are made by.
+
+    Attributes:
+        ref: The module.
+        index: Its number for ``Steps``.
+        own: What the script has set.
+        params: What its buckets are made by.
+    """
 
     ref: weakref.ref[Any]
+    index: int
     own: DdpParams
     params: DdpParams
+
+    def is_of(self, ddp: Any) -> bool:
+        """Return whether this is that module, not one that was there before it."""
+        return self.ref() is ddp
 
 
 class Adapter:
@@ -68,19 +77,20 @@ class Adapter:
         self.session = Session()
         self.has_met = False
         self._settings = settings
-        self._is_off = False
-        self._has_failed = False
+        self._is_off = self._has_failed = self._has_ended = False
         self._rank, self._size = 0, 1
-        self._modules: list[_Module] = []
+        self._modules: dict[int, _Module] = {}
+        self._due: list[_Module] = []
+        self._has_joined = False
         self._owned: set[int] = set()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._next_number = itertools.count(1)
         self._source = StepSource()
         self._baseline = DdpParams()
         self._epoch, self._setting = 0, DdpParams()
-        self._seen_steps, self._has_memory = 0, False
-        self._ended = 0.0
+        self._seen_steps = self._passes = 0
         self._steps: Steps | None = None
+        self._listener: Listener | None = None
         self._agreement: Agreement | None = None
 
     # ---- the start ------------------------------------------------------------------------------
@@ -92,13 +102,13 @@ class Adapter:
             self._begin(ddp)
         if self._is_off:
             return
-        own = private.setting_of(ddp)
-        self._modules.append(_Module(ref=weakref.ref(ddp), own=own, params=own))
+        assert self._steps is not None
+        own, index = private.setting_of(ddp), self._steps.add_module(ddp)
+        self._modules[id(ddp)] = _Module(ref=weakref.ref(ddp), index=index, own=own, params=own)
+        self._due = self._find_due()
         self._owned |= {id(one) for one in ddp.module.parameters()}
         for optimizer in [one for one, number in self._numbers.items() if not number]:
             del self._numbers[optimizer]  # it may own some of these
-        assert self._steps is not None
-        self._steps.add_module(ddp)
         if self._is_timed(ddp):
             private.time_every_step(ddp)
         if (why := private.untunable(ddp)) is not None:
@@ -158,12 +168,22 @@ class Adapter:
         self._steps = Steps(is_device=self._is_device(ddp))
         start = self._baseline.as_dict() if verdict.start is None else verdict.start
         self._setting = DdpParams.from_dict(start)
-        if verdict.is_tuned:
-            group = dist.new_group(backend="gloo", timeout=GROUP_PATIENCE)
-            begin = _rounds_in(group)
-            self._agreement = Agreement(begin, DdpParams, rank=self._rank, size=self._size)
+        if verdict.invitation is not None:
+            self._connect(verdict.invitation)
         self._watch(is_device=self._is_device(ddp))
         return ""
+
+    def _connect(self, invitation: Invitation) -> None:
+        """Have lines between rank 0 and the others; without them the start is all that is made."""
+        try:
+            if self._listener is not None:
+                self._agreement = Coordinator(self._listener.accept(self._size), DdpParams)
+            else:
+                line = connect(invitation, self._rank, _host())
+                self._agreement = Member(line, DdpParams)
+        except Exception as error:
+            logger.warning("autotune: not tuned: %s", _short(error))
+            self.session.give_up(_short(error))
 
     def _decide(self, found: Sequence[meeting.Arrival], ddp: Any) -> meeting.Verdict:
         """**Rank 0 only.** Start the service where the job is tuned; return what all ranks do."""
@@ -178,15 +198,15 @@ class Adapter:
             DdpParams.from_dict(start or {})
             logger.info("autotune: replays %s", settings.replay)
         is_check = is_replay and settings.check
-        is_tuned = settings.is_on or is_check
-        if is_tuned:
+        if settings.is_on or is_check:
             hello = self._hello(found, ddp, check=start if is_check else None)
             here = [one for one in found if one.host == found[0].host]
             cores = {core for one in here for core in one.cores}
             self.session.launch(hello, start or self._baseline.as_dict(), cores)
-            if not self.session.is_live:
-                is_tuned = False
-        return meeting.Verdict(is_tuned=is_tuned, start=start)
+            if self.session.is_live:
+                self._listener = Listener(_host())
+        invitation = None if self._listener is None else self._listener.invitation
+        return meeting.Verdict(invitation=invitation, start=start)
 
     def _hello(
         self, found: Sequence[meeting.Arrival], ddp: Any, *, check: Mapping[str, Any] | None
@@ -211,7 +231,7 @@ class Adapter:
         )
 
     def _watch(self, *, is_device: bool) -> None:
-        private.watch_forward(self.before_forward, self.forward_begun)
+        private.watch_forward(self.before_forward)
         ends = private.never_compiled(self.stepped)
         register_optimizer_step_post_hook(lambda optimizer, *_: ends(optimizer))
         if is_device and self._rank == 0:
@@ -221,32 +241,35 @@ class Adapter:
     # ---- while the job trains -------------------------------------------------------------------
 
     def before_forward(self, ddp: Any) -> None:
-        """Make the module's buckets anew, where that is due.
+        """Make the module's buckets anew, where that is due, and take note of the pass.
 
         What was agreed on is made also where something has failed here since: the others make it.
         """
-        if self._is_off or not private.synchronises(ddp) or private.is_joining(ddp):
+        if self._is_off:
             return
-        module = self._module_of(ddp)
-        if module is not None and self._wanted_of(module) != module.params:
+        if private.is_joining(ddp):
+            self._has_joined = True
+            return
+        module = self._modules.get(id(ddp))
+        if module is None or not module.is_of(ddp) or not private.synchronises(ddp):
+            return
+        if ddp.training:
+            self._passes += 1
+        if private.is_captured(ddp):
+            self._leave("the module is captured in a CUDA graph, which keeps the buckets it has")
+            return
+        if module in self._due:
             self._make(module, ddp, self._wanted_of(module))
-
-    def forward_begun(self, ddp: Any) -> None:
-        """Take note of a forward pass that synchronises."""
-        if self._is_off or self._has_failed or self._agreement is None:
-            return
-        try:
-            if self._is_device(ddp) and torch.cuda.is_current_stream_capturing():
-                self._stop("the module is captured in a CUDA graph, which would keep old buckets")
-            elif self._rank == 0 and private.synchronises(ddp):
-                if self._steps is not None and self._module_of(ddp) is not None:
-                    self._steps.forward(ddp)
-        except Exception as error:
-            self._fail(error)
+            self._due = self._find_due()
+        if self._rank == 0 and self._steps is not None and self._is_watched:
+            try:
+                self._steps.forward(module.index, ddp)
+            except Exception as error:
+                self._fail(error)
 
     def before_step(self, optimizer: Any) -> None:
         """Take note that an optimizer begins its step."""
-        if self._rank or self._is_off or self._has_failed or self._agreement is None:
+        if self._rank or not self._is_watched:
             return
         try:
             if self._steps is not None and self._number_of(optimizer) is not None:
@@ -256,10 +279,13 @@ class Adapter:
 
     def stepped(self, optimizer: Any) -> None:
         """End a training step if this optimizer ends them; the same on all ranks."""
-        if self._is_off or self._agreement is None:
+        if self._is_off or self._has_ended or self._agreement is None:
             return
         number = self._number_of(optimizer)
-        if number is None or not self._source.ends_step(number) or self._joins():
+        if number is None or not self._source.ends_step(number):
+            return
+        if self._has_joined:
+            self._has_joined = False
             return
         try:
             if not self._has_failed:
@@ -267,10 +293,11 @@ class Adapter:
         except Exception as error:
             self._fail(error)
         try:
-            interval = interval_of(self._step_s(), is_idle=self.session.is_idle)
-            outcome = self._agreement.step(self.session.wanted, self._can_make, interval=interval)
+            outcome = self._agreement.step(self._passes, self.session.wanted, self._can_make)
         except Exception as error:
             self._end(f"rank {self._rank} has lost the others ({_short(error)})")
+            return
+        if outcome is None:
             return
         try:
             self._follow(outcome)
@@ -281,50 +308,59 @@ class Adapter:
         """Hand over the last steps at the end of the process."""
         try:
             if self._steps is not None and self.session.is_live:
-                self.session.add(self._steps.rest(), ())
+                self.session.add(*self._steps.take())
             self.session.finish()
         except Exception as error:
             logger.warning("autotune: could not end properly: %s", _short(error))
 
+    def forget(self) -> None:
+        """Let go of service and lines in a forked child."""
+        self._is_off = True
+        self.session.forget()
+        if self._agreement is not None:
+            self._agreement.forget()
+
     # ---- below ----------------------------------------------------------------------------------
 
-    def _step_s(self) -> float:
-        """Return the time since the last step ended on this host, in seconds."""
-        before, self._ended = self._ended, time.perf_counter()
-        return self._ended - before
+    @property
+    def _is_watched(self) -> bool:
+        """Whether what the steps here do is of interest."""
+        is_over = self._is_off or self._has_failed or self._has_ended
+        return not is_over and self._agreement is not None
 
     def _report(self) -> None:
         if self._seen_steps < 2:  # what the script has added to the modules is there by now
             self._stop_if_untunable()
         self._seen_steps += 1
         if self._rank == 0 and self._steps is not None and not self._has_failed:
-            self.session.add(*self._steps.end(self._epoch, is_idle=self.session.is_idle))
+            is_idle = self.session.is_idle
+            self._steps.end(self._epoch, is_idle=is_idle)
+            self.session.step_ended(self._steps.take, is_idle=is_idle)
 
     def _stop_if_untunable(self) -> None:
-        for module in self._modules:
+        for module in self._modules.values():
             ddp = module.ref()
             if ddp is not None and (why := private.untunable(ddp)) is not None:
                 self._stop(why)
 
-    def _follow(self, outcome: Agreed | Declined | Over | None) -> None:
+    def _follow(self, outcome: Agreed | Declined | Over) -> None:
         match outcome:
             case Agreed(change=change):
                 self._epoch, self._setting = change.epoch, DdpParams.from_dict(change.params)
+                self._due = self._find_due()
             case Declined(change=change, count=count):
                 if self._rank == 0:
-                    reason = f"{count} ranks have no memory left for new buckets"
+                    reason = f"{count} of {self._size} ranks have no memory left for new buckets"
                     self.session.decline(change, reason)
             case Over(reason=reason):
                 self._end(reason)
 
     def _can_make(self) -> bool:
         """Return whether new buckets can be made here: whatever the setting, they are as large."""
-        devices = [ddp.device for one in self._modules if (ddp := one.ref()) is not None]
+        devices = [ddp.device for one in self._modules.values() if (ddp := one.ref())]
         if self._steps is None or not devices or devices[0].type != "cuda":
             return not self._has_failed
-        if self._seen_steps % MEMORY_EVERY == 1:
-            self._has_memory = self._finds_memory(devices[0])
-        return self._has_memory and not self._has_failed
+        return not self._has_failed and self._finds_memory(devices[0])
 
     def _finds_memory(self, device: Any) -> bool:
         assert self._steps is not None
@@ -346,12 +382,13 @@ class Adapter:
             private.make_buckets(ddp, wanted, is_timed=is_timed)
         module.params = wanted
 
+    def _find_due(self) -> list[_Module]:
+        """Return the modules that were not made by the setting in force yet."""
+        return [one for one in self._modules.values() if self._wanted_of(one) != one.params]
+
     def _wanted_of(self, module: _Module) -> DdpParams:
         """Return the setting in force: under the script's own, each module has its own."""
         return module.own if self._setting == self._baseline else self._setting
-
-    def _module_of(self, ddp: Any) -> _Module | None:
-        return next((one for one in self._modules if one.ref() is ddp), None)
 
     def _number_of(self, optimizer: Any) -> int | None:
         """Return the optimizer's number among those that own parameters of a module, or None."""
@@ -363,11 +400,6 @@ class Adapter:
             if owns:
                 self._source.register(number, None)
         return number or None
-
-    def _joins(self) -> bool:
-        return any(
-            private.is_joining(ddp) for one in self._modules if (ddp := one.ref()) is not None
-        )
 
     def _is_timed(self, ddp: Any) -> bool:
         """Whether the module's own log of each step is read here: not where that waits."""
@@ -381,8 +413,8 @@ class Adapter:
         self._stop(f"the adapter failed on rank {self._rank} ({_short(error)})")
 
     def _stop(self, why: str) -> None:
-        """Change nothing here any more, and let the others know in the next round."""
-        if self._has_failed or self._is_off:
+        """Change nothing here any more, and let rank 0 know with the next change."""
+        if self._has_failed or self._has_ended or self._is_off:
             return
         self._has_failed = True
         logger.warning("autotune: tuning ends: %s; training goes on as it is", why)
@@ -391,29 +423,21 @@ class Adapter:
         else:
             self._agreement.fail()
 
-    def _end(self, reason: str) -> None:
+    def _leave(self, why: str) -> None:
+        """End it at once, at the same place of the training on all ranks."""
+        if self._agreement is not None and not self._has_ended:
+            self._end(why)
         self._is_off = True
+
+    def _end(self, reason: str) -> None:
+        """Agree on nothing more; what was agreed on before is made all the same."""
+        self._has_ended = True
+        if self._agreement is not None:
+            self._agreement.close()
         if self._rank == 0:
             if not self._has_failed:
                 logger.warning("autotune: tuning ends: %s; training goes on as it is", reason)
             self.session.give_up(reason)
-
-
-class _Sum:
-    """A sum that is on its way in a group."""
-
-    def __init__(self, numbers: list[int], group: Any) -> None:
-        self._numbers = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-        self._work: Any = private.begin_sum(self._numbers, group)
-
-    def wait(self, seconds: float) -> list[int]:
-        """Return the sums; raises after ``seconds``."""
-        self._work.wait(timedelta(seconds=seconds))
-        return [int(one) for one in self._numbers.tolist()]
-
-
-def _rounds_in(group: Any) -> Callable[[list[int]], _Sum]:
-    return lambda numbers: _Sum(numbers, group)
 
 
 def _host() -> str:

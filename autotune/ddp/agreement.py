@@ -1,26 +1,38 @@
 """Which change of the buckets all ranks make, and at which step: agreed on while they train.
 
 Rank 0 decides what is tried, but a rank whose buckets differ from the others' would end the job. So
-a change is made after a *round*: one sum over all ranks of a few whole numbers, which begins at the
-end of one training step and is waited for at the end of the next. To it
+a change is made in two phases, and only changes cost messages::
 
-* rank 0 adds the number and the setting of its next change, the others add zeros,
-* every rank that can make new buckets adds one: where that comes to the number of ranks all of them
-  make the change in the step that begins, else none does,
-* every rank that is well adds one. A rank on which something has failed takes part in one more
-  round, not being well, and by its result all ranks stop for good at the same step, with the
-  buckets that they have.
+    rank 0                                      every other rank
+      at the end of step n: a proposal, ->
+      due at the end of step n + notice
+                                           <-   at the end of a step, when it sees it: its answer
+      at the end of the step that is due: ->    waits there for
+      make it, if all are ready; else drop it   the decision
 
-Ranks have begun a round before they reduce the gradients of the next step, so nobody waits at its
-end for more than the transfer; who waits longer than ``PATIENCE_S`` is no longer among ranks that
-step alike, and stops, too.
+Between changes rank 0 does nothing, and the others look once a step whether there is a proposal.
+An answer says
+
+* whether the rank can make new buckets (then it makes them or not as decided, whatever happens),
+  cannot, is late (it was beyond the step that is due when it saw the proposal: rank 0 drops it and
+  gives more notice), or has failed, by which rank 0 ends it for all,
+* how many steps and forward passes the rank has made: ranks of which the same steps are not the
+  same place of the training make no change.
+
+Nobody waits for long who is not waited for in training, too. Hosts may be some steps apart, as they
+hand work to devices: where a rank has gone on to something else (an evaluation), rank 0 drops the
+change that it gets no answer to, and tries again later. A rank that waits for a decision while rank
+0 is busy (with a checkpoint) takes its answer back in the end. When rank 0 ends it, or itself, its
+lines end, and that is what the others see.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import enum
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from autotune.service.epochs import Change
@@ -28,25 +40,45 @@ from autotune.space import Table
 from autotune.trial import Setting
 
 PATIENCE_S = 30.0
-OFTEN, RARELY = 1, 32
-"""Steps from one round to the next while the job is tuned, and when nothing is to come soon."""
-OFTEN_S, MOST_OFTEN = 0.02, 8
-"""While the job is tuned, a round begins at most every 20 ms, but at least every 8 steps."""
+"""How long a decision is waited for."""
+ANSWER_S, ANSWER_STEPS = 0.5, 2.0
+"""How long rank 0 waits for answers: so long, and the time of so many steps."""
+REST_STEPS, MOST_MISSES = 8, 20
+"""Steps after answers were missing until the next proposal, and how often in a row that may be."""
+GRACE_S = 2.0
+"""How long a decision may be on its way that was sent before an answer was taken back."""
+MOST_NOTICE = 32
+HISTORY = 64
+"""Steps of which rank 0 knows how many forward passes it had made."""
 
 
-def interval_of(step_s: float, *, is_idle: bool) -> int:
-    """Return how many steps rank 0 wants from one round to the next, by the time of a step."""
-    if is_idle:
-        return RARELY
-    return min(MOST_OFTEN, max(OFTEN, math.ceil(OFTEN_S / max(step_s, 1e-6))))
+class Word(enum.IntEnum):
+    """What a message begins with: three of rank 0's, four answers."""
+
+    PROPOSE = 1
+    MAKE = 2
+    DROP = 3
+    READY = 11
+    NOT_READY = 12
+    LATE = 13
+    FAILED = 14
 
 
-class Round(Protocol):
-    """A sum over all ranks that is on its way."""
+class Line(Protocol):
+    """A line to another rank; see ``lines.Line``."""
 
-    def wait(self, seconds: float) -> Sequence[int]:
-        """Return the sums; raises after ``seconds``."""
+    def send(self, numbers: Sequence[int]) -> None:
+        """Send a message."""
+
+    def receive(self, seconds: float = 0.0) -> tuple[int, ...] | None:
+        """Return a message or None."""
         ...
+
+    def close(self) -> None:
+        """End the line."""
+
+    def forget(self) -> None:
+        """Let go of it in a forked child."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +97,7 @@ class Agreed:
 
 @dataclass(frozen=True, kw_only=True)
 class Declined:
-    """``count`` ranks cannot make ``change``: none does."""
+    """``count`` ranks cannot make ``change``: none does. Only rank 0 hears of it."""
 
     change: Change
     count: int
@@ -74,98 +106,277 @@ class Declined:
 Outcome = Over | Agreed | Declined
 
 
-class Agreement:
-    """One rank's part in the rounds.
-
-    Args:
-        begin: Begins a sum over all ranks of these numbers; called at the same steps everywhere.
-        kind: The kind of setting that is agreed on.
-        rank, size: Of the job.
-
-    Attributes:
-        is_over: There are no more rounds.
-    """
-
-    def __init__(
-        self, begin: Callable[[list[int]], Round], kind: type[Setting], *, rank: int, size: int
-    ) -> None:
-        self.is_over = False
-        self._begin = begin
-        self._kind = kind
-        self._rank, self._size = rank, size
-        self._clock = 0
-        self._begun_at = 0
-        self._interval = OFTEN
-        self._round: Round | None = None
-        self._epoch = 0
-        self._is_well = True
+class Agreement(Protocol):
+    """One rank's part."""
 
     def fail(self) -> None:
-        """Something has failed on this rank: the others are to know."""
+        """Something has failed on this rank: it makes what it has promised, and nothing else."""
+
+    def step(
+        self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
+    ) -> Outcome | None:
+        """Take note of the end of a step, the same on all ranks; return what is agreed on.
+
+        Args:
+            passes: Forward passes that have begun here so far.
+            proposal: On rank 0, the latest change that is wanted; elsewhere it is not looked at.
+            can_make: Whether this rank can make new buckets.
+
+        Raises:
+            OSError: The others are gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it."""
+
+    def forget(self) -> None:
+        """Let go of it in a forked child."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a rank has answered: how it stands, after so many steps and forward passes."""
+
+    word: Word
+    clock: int
+    passes: int
+
+
+@dataclass(kw_only=True)
+class _Proposal:
+    """A change that is not decided on, made known at the end of step ``begun``."""
+
+    number: int
+    change: Change
+    begun: int
+    due: int
+    answers: dict[int, _Answer] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int:
+        """Steps that the rank farthest ahead had made since when it saw the proposal."""
+        return max((one.clock - self.begun for one in self.answers.values()), default=0)
+
+    def who(self, word: Word) -> list[int]:
+        """Return the ranks that have answered so."""
+        return [rank for rank, one in sorted(self.answers.items()) if one.word is word]
+
+
+class Coordinator:
+    """Rank 0's part.
+
+    Args:
+        lines: {rank: the line to it} of all others.
+        kind: The kind of setting that is agreed on.
+    """
+
+    def __init__(self, lines: Mapping[int, Line], kind: type[Setting]) -> None:
+        self._lines = lines
+        self._kind = kind
+        self._clock = self._epoch = self._number = 0
+        self._notice = 1
+        self._misses = self._next = 0
+        self._ended, self._step_s = time.monotonic(), 0.0
+        self._passes: deque[int] = deque(maxlen=HISTORY)
+        self._open: _Proposal | None = None
+        self._trouble, self._is_over = "", False
+
+    def fail(self) -> None:
+        """See ``Agreement``."""
+        self._trouble = "rank 0 cannot go on with it"
+
+    def step(
+        self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
+    ) -> Outcome | None:
+        """See ``Agreement``."""
+        if self._is_over:
+            return None
+        self._clock += 1
+        self._passes.append(passes)
+        before, self._ended = self._ended, time.monotonic()
+        self._step_s = self._ended - before
+        outcome: Outcome | None = None
+        if self._open is not None:
+            if self._clock < self._open.due:
+                return None
+            outcome = self._decide(self._open, can_make)
+            self._open = None
+        elif self._trouble:
+            outcome = Over(reason=self._trouble)
+        if isinstance(outcome, Over):
+            self.close()
+        elif proposal is not None and proposal.epoch > self._epoch and self._clock >= self._next:
+            self._propose(proposal)
+        return outcome
+
+    def close(self) -> None:
+        """See ``Agreement``."""
+        self._is_over = True
+        for line in self._lines.values():
+            line.close()
+
+    def forget(self) -> None:
+        """See ``Agreement``."""
+        self._is_over = True
+        for line in self._lines.values():
+            line.forget()
+
+    def _propose(self, change: Change) -> None:
+        self._number += 1
+        due = self._clock + self._notice
+        self._open = _Proposal(number=self._number, change=change, begun=self._clock, due=due)
+        values = _whole(change, self._kind.table)
+        self._send([Word.PROPOSE, self._number, due, change.epoch, *values])
+
+    def _send(self, message: list[int]) -> None:
+        for rank, line in self._lines.items():
+            try:
+                line.send(message)
+            except OSError:  # what is decided holds for those who hear of it
+                self._trouble = f"rank {rank} is gone"
+
+    def _decide(self, one: _Proposal, can_make: Callable[[], bool]) -> Outcome | None:
+        is_ready = False
+        try:
+            is_ready = not self._trouble and can_make()
+        except Exception:
+            self.fail()
+        is_complete = self._collect(one)
+        outcome = self._outcome(one, is_ready=is_ready, is_complete=is_complete)
+        word = Word.MAKE if isinstance(outcome, Agreed) else Word.DROP
+        self._send([word, one.number])
+        return outcome
+
+    def _collect(self, one: _Proposal) -> bool:
+        """Take the answers, waiting for those that are missing; return whether there are all."""
+        deadline = self._ended + ANSWER_S + ANSWER_STEPS * self._step_s
+        for rank, line in self._lines.items():
+            try:
+                while found := line.receive(0.0 if rank in one.answers else _left(deadline)):
+                    word, number, clock, passes = found
+                    if number == one.number:  # it may take back what it has answered
+                        one.answers[rank] = _Answer(word=Word(word), clock=clock, passes=passes)
+            except OSError:
+                self._trouble = f"rank {rank} is gone"
+        return len(one.answers) == len(self._lines)
+
+    def _outcome(self, one: _Proposal, *, is_ready: bool, is_complete: bool) -> Outcome | None:
+        self._misses = 0 if is_complete else self._misses + 1
+        if failed := one.who(Word.FAILED):
+            self._trouble = f"rank {failed[0]} cannot go on with it"
+        elif self._misses > MOST_MISSES:
+            self._trouble = "ranks do not answer"
+        elif not all(map(self._is_alike, one.answers.values())):
+            self._trouble = "the ranks do not make the same steps"
+        if self._trouble:
+            return Over(reason=self._trouble)
+        if not is_complete:
+            self._next = self._clock + REST_STEPS
+            return None
+        if one.who(Word.LATE):
+            self._notice = min(MOST_NOTICE, max(self._notice, one.lag))
+            return None
+        if one.lag < self._notice:
+            self._notice = max(1, self._notice - 1)
+        self._epoch = one.change.epoch
+        count = len(one.who(Word.NOT_READY)) + (not is_ready)
+        return Declined(change=one.change, count=count) if count else Agreed(change=one.change)
+
+    def _is_alike(self, answer: _Answer) -> bool:
+        """Return whether rank 0 had made as many forward passes after as many steps."""
+        ago = self._clock - answer.clock
+        if ago < 0:  # it is ahead, and late for this proposal
+            return True
+        return ago < len(self._passes) and self._passes[-1 - ago] == answer.passes
+
+
+class Member:
+    """The part of every other rank.
+
+    Args:
+        line: To rank 0.
+        kind: The kind of setting that is agreed on.
+    """
+
+    def __init__(self, line: Line, kind: type[Setting]) -> None:
+        self._line = line
+        self._kind = kind
+        self._clock = 0
+        self._promised: _Proposal | None = None
+        self._is_well, self._is_over = True, False
+
+    def fail(self) -> None:
+        """See ``Agreement``."""
         self._is_well = False
 
     def step(
-        self,
-        proposal: Change | None,
-        can_make: Callable[[], bool],
-        *,
-        interval: int = OFTEN,
+        self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
     ) -> Outcome | None:
-        """Take note of the end of a step, the same on all ranks; return what has come of a round.
-
-        Args:
-            proposal: On rank 0, the latest change that is wanted; elsewhere it is not looked at.
-            can_make: Whether this rank can make new buckets.
-            interval: On rank 0, the steps that it wants from one round to the next.
-        """
-        if self.is_over:
+        """See ``Agreement``."""
+        if self._is_over:
             return None
         self._clock += 1
-        outcome = self._end_round() if self._round is not None else None
-        if isinstance(outcome, Over):
-            self.is_over = True
-            return outcome
-        if self._clock % self._interval == 0:
-            self._begin_round(proposal, can_make, interval)
-        return outcome
+        try:
+            while self._promised is None and (found := self._line.receive()):
+                if found[0] == Word.PROPOSE:
+                    self._answer(found, passes, can_make)
+                elif found[0] != Word.DROP:
+                    raise ConnectionError("a decision has come too late")
+            if self._promised is None or self._clock < self._promised.due:
+                return None
+            return self._decided(self._promised, passes)
+        except OSError as error:
+            self.close()
+            return Over(reason=str(error))
 
-    def _begin_round(
-        self, proposal: Change | None, can_make: Callable[[], bool], interval: int
-    ) -> None:
-        is_ready = False
+    def close(self) -> None:
+        """See ``Agreement``."""
+        self._is_over = True
+        self._line.close()
+
+    def forget(self) -> None:
+        """See ``Agreement``."""
+        self._is_over = True
+        self._line.forget()
+
+    def _answer(self, found: tuple[int, ...], passes: int, can_make: Callable[[], bool]) -> None:
+        _, number, due, epoch, *values = found
         try:
             is_ready = self._is_well and can_make()
         except Exception:
-            self.fail()
-        from_root = [0] * (2 + len(self._kind.table.parameters))
-        if self._rank == 0:
-            from_root[0] = max(1, interval)
-            if proposal is not None and proposal.epoch > self._epoch:
-                from_root[1:] = [proposal.epoch, *_whole(proposal, self._kind.table)]
-        blame = 0 if self._is_well else self._rank + 1
-        head = [self._clock, int(self._is_well), blame, int(is_ready)]
-        self._begun_at = self._clock
-        self._round = self._begin([*head, *from_root])
+            is_ready, self._is_well = False, False
+        word = Word.READY if is_ready else Word.NOT_READY
+        if due < self._clock:
+            word = Word.LATE
+        if not self._is_well:
+            word = Word.FAILED
+        if word is Word.READY:
+            names = [row.name for row in self._kind.table.parameters]
+            change = Change(epoch=epoch, params=dict(zip(names, values, strict=True)))
+            self._promised = _Proposal(number=number, change=change, begun=self._clock, due=due)
+        self._line.send([word, number, self._clock, passes])
 
-    def _end_round(self) -> Outcome | None:
-        assert self._round is not None
-        found = list(self._round.wait(PATIENCE_S))
-        self._round = None
-        clocks, well, blame, ready, interval, epoch, *values = found
-        if well < self._size:
-            who = f"rank {blame - 1}" if well == self._size - 1 else f"{self._size - well} ranks"
-            return Over(reason=f"{who} cannot go on with it")
-        if clocks != self._size * self._begun_at:
-            return Over(reason="the ranks do not make the same steps")
-        self._interval = interval
-        if epoch <= self._epoch:
-            return None
-        self._epoch = epoch
-        names = [row.name for row in self._kind.table.parameters]
-        change = Change(epoch=epoch, params=dict(zip(names, values, strict=True)))
-        if ready == self._size:
-            return Agreed(change=change)
-        return Declined(change=change, count=self._size - ready)
+    def _decided(self, one: _Proposal, passes: int) -> Agreed | None:
+        """Wait for the decision; return what is to be made."""
+        word = self._decision(one.number, PATIENCE_S)
+        if word is None:
+            self._line.send([Word.LATE, one.number, self._clock, passes])
+            word = self._decision(one.number, GRACE_S)
+        self._promised = None
+        return Agreed(change=one.change) if word == Word.MAKE else None
+
+    def _decision(self, number: int, seconds: float) -> int | None:
+        """Return the decision on a proposal; older ones that were dropped may come before it."""
+        deadline = time.monotonic() + seconds
+        while found := self._line.receive(_left(deadline)):
+            if found[1] == number:
+                return found[0]
+        return None
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _whole(change: Change, table: Table) -> list[int]:

@@ -169,7 +169,7 @@ def _make_adapter() -> Adapter:
     except AutotuneError as error:
         raise AutotuneError(f"{error} (rank {os.environ.get('RANK', '?')})") from None
     adapter = Adapter(settings)
-    os.register_at_fork(after_in_child=adapter.session.forget)
+    os.register_at_fork(after_in_child=adapter.forget)
     return adapter
 
 

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
+from autotune.ddp.lines import Invitation
+
 PATIENCE_S = 20.0
 _PREFIX = "autotune_ddp"
 
@@ -54,12 +56,12 @@ class Verdict:
     """What rank 0 says to all.
 
     Attributes:
-        is_tuned: Rounds of agreement follow.
+        invitation: Where rank 0 waits for the others, if the job is tuned; else None.
         start: {parameter: value} that all ranks put in force now; None: what the script has set.
         reason: Why nothing is done, where nothing is.
     """
 
-    is_tuned: bool = False
+    invitation: Invitation | None = None
     start: Mapping[str, Any] | None = None
     reason: str = ""
 
@@ -93,7 +95,9 @@ def verdict(store: Store) -> Verdict:
     """
     key = f"{_PREFIX}/verdict"
     store.wait([key], timedelta(seconds=2 * PATIENCE_S))
-    return Verdict(**json.loads(store.get(key)))
+    found = json.loads(store.get(key))
+    invitation = found.pop("invitation")
+    return Verdict(invitation=Invitation(**invitation) if invitation else None, **found)
 
 
 def disagreement(found: Sequence[Arrival]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from autotune.service import protocol
@@ -13,9 +13,11 @@ from autotune.service.session import Finished
 from autotune.service.session import Session as ServiceSession
 from autotune.tables.ddp import DdpParams
 
+Taken = tuple[Collection[protocol.StepRecord], Collection[protocol.Signature]]
+
 logger = logging.getLogger("autotune.ddp")
 
-TALK_SECONDS, IDLE_TALK_SECONDS = 0.04, 0.5
+TALK_SECONDS, IDLE_TALK_SECONDS = 0.04, 1.0
 """How often the service hears of steps, while it tunes and after: shorter ones go together."""
 
 
@@ -57,18 +59,31 @@ class Session(ServiceSession):
         """Whether no change is to come soon."""
         return self.state in ("done", "lost", "off", "nothing to tune")
 
+    def step_ended(self, steps: Callable[[], Taken], *, is_idle: bool) -> None:
+        """Talk to the service where that is due.
+
+        Args:
+            steps: Returns the steps that have ended since it was called before, and what steps of
+                new kinds reduce.
+            is_idle: See the attribute.
+        """
+        service = self._service
+        if service is None:
+            return
+        now = time.monotonic()
+        if now >= self._next_talk:
+            self._next_talk = now + (IDLE_TALK_SECONDS if is_idle else TALK_SECONDS)
+            self.add(*steps())
+            self._pump()
+        elif not is_idle and service.has_word:
+            self._pump()
+
     def add(
         self, records: Collection[protocol.StepRecord], signatures: Collection[protocol.Signature]
     ) -> None:
-        """Take finished steps, and talk to the service."""
-        if self._service is None:
-            return
+        """Take finished steps, of which the service hears with the next talk."""
         self._records += records
         self._signatures += signatures
-        now = time.monotonic()
-        if now >= self._next_talk:
-            self._next_talk = now + (IDLE_TALK_SECONDS if self.is_idle else TALK_SECONDS)
-            self._pump()
 
     def decline(self, change: Change, reason: str) -> None:
         """Tell the service that a change was not made."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +22,10 @@ from autotune.service.protocol import Signature, StepRecord
 MOST_PENDING = 64
 """Steps on a device that may be under way; a queue is never so long, so older ones are dropped."""
 
-TUNING_EVERY, IDLE_EVERY = 2, 8
+TUNING_EVERY, IDLE_EVERY = 4, 16
 """Steps from one look at what they wait for to the next: while settings are tried, and after."""
+LONG = 2.0
+"""A step that takes so many times as long as a usual one is looked at in any case."""
 
 LAST_COMPUTED = 4
 """Parameters, in the module's order, whose gradients tell where the backward computation ends: some
@@ -35,6 +36,7 @@ may be unused."""
 class _Kind:
     """Steps that reduce the same; ``seen``: how many there were."""
 
+    content: tuple[tuple[int, int], ...]
     signature: int
     payload_bytes: int
     seen: int = 0
@@ -60,40 +62,54 @@ class HostSteps:
 
     def __init__(self) -> None:
         self._began: float | None = None
-        self._exposed_us = self._latest_us = 0.0
+        self._exposed_us = self._latest_us = self._usual_us = 0.0
         self._unread: list[Any] = []
+        self._known: list[tuple[_Step, float]] = []
 
-    def forward(self, ddp: Any) -> None:
-        """Take note of a forward pass that has begun and synchronises."""
-        if any(one is ddp for one in self._unread):  # the pass before it was in this step, too
-            self._exposed_us += private.exposed_us(ddp)
+    def forward(self, ddp: Any, *, is_precise: bool) -> None:
+        """Take note of a forward pass that begins and synchronises.
+
+        Args:
+            ddp: The module.
+            is_precise: As ``end``, for the step in which it begins.
+        """
+        if any(one is ddp for one in self._unread):
+            if is_precise:  # the pass before it was in this step, too
+                private.log_backward(ddp)
+                self._exposed_us += private.exposed_us(ddp)
         else:
             self._unread.append(ddp)
 
     def backward_ends(self) -> None:
         """Take note that the optimizer begins."""
 
-    def end(self, step: _Step, *, is_precise: bool) -> list[tuple[_Step, float]]:
-        """End a step here; return steps that are known by now, with their times in us.
+    def end(self, step: _Step, *, is_precise: bool) -> None:
+        """End a step here.
 
         Args:
             step: The step.
-            is_precise: Look up how long it waited; else it waited as long as the one before.
+            is_precise: Look up how long it waited; else it waited as long as the one before,
+                unless it took much longer.
         """
         now = time.perf_counter()
-        if is_precise:
+        began, self._began = self._began, now
+        time_us = 0.0 if began is None else 1e6 * (now - began)
+        if is_precise or time_us > LONG * self._usual_us:
             for ddp in self._unread:
                 private.log_backward(ddp)
                 self._exposed_us += private.exposed_us(ddp)
             self._latest_us = self._exposed_us
+            self._usual_us = time_us
         step.exposed_us = self._latest_us
-        began, self._began = self._began, now
-        self._exposed_us, self._unread = 0.0, []
-        return [] if began is None else [(step, 1e6 * (now - began))]
+        self._exposed_us = 0.0
+        self._unread.clear()
+        if began is not None:
+            self._known.append((step, time_us))
 
-    def rest(self) -> list[tuple[_Step, float]]:
-        """Return steps that become known without another one: none."""
-        return []
+    def take(self) -> list[tuple[_Step, float]]:
+        """Return the steps that are known by now and were not returned yet, with times in us."""
+        known, self._known = self._known, []
+        return known
 
 
 class DeviceSteps:
@@ -102,11 +118,12 @@ class DeviceSteps:
     def __init__(self) -> None:
         self._last: Any = None
         self._pending: deque[tuple[_Step, Any, Any, list[Any]]] = deque()
+        self._known: list[tuple[_Step, float]] = []
         self._computed: Any = None
         self._waited: Any = None
         self._watched: set[int] = set()
 
-    def forward(self, ddp: Any) -> None:
+    def forward(self, ddp: Any, *, is_precise: bool) -> None:
         """Have the end of the backward computation marked."""
         if id(ddp) not in self._watched:
             self._watched.add(id(ddp))
@@ -123,26 +140,30 @@ class DeviceSteps:
         if self._computed is not None:
             self._waited = _event()
 
-    def end(self, step: _Step, *, is_precise: bool) -> list[tuple[_Step, float]]:
+    def end(self, step: _Step, *, is_precise: bool) -> None:
         """See the host's; here it costs nothing to be precise."""
         now = _event()
         if self._last is not None:
             marks = [self._computed, self._waited]
             self._pending.append((step, self._last, now, marks if all(marks) else []))
             if len(self._pending) > MOST_PENDING:
+                self._look()
+            if len(self._pending) > MOST_PENDING:
                 self._pending.popleft()
         self._last, self._computed, self._waited = now, None, None
-        return self.rest()
 
-    def rest(self) -> list[tuple[_Step, float]]:
-        """Return what the device has come past."""
-        known = []
+    def take(self) -> list[tuple[_Step, float]]:
+        """See the host's: what the device has come past."""
+        self._look()
+        known, self._known = self._known, []
+        return known
+
+    def _look(self) -> None:
         while self._pending and self._pending[0][2].query():
             step, began, ended, marks = self._pending.popleft()
             if marks:
                 step.exposed_us = max(0.0, 1000 * marks[0].elapsed_time(marks[1]))
-            known.append((step, 1000 * began.elapsed_time(ended)))
-        return known
+            self._known.append((step, 1000 * began.elapsed_time(ended)))
 
 
 def _event() -> Any:
@@ -162,52 +183,59 @@ class Steps:
     def __init__(self, *, is_device: bool) -> None:
         self._clock: HostSteps | DeviceSteps = DeviceSteps() if is_device else HostSteps()
         self._operation = "cuda allreduce" if is_device else "allreduce"
-        self._modules: list[weakref.ref[Any]] = []
         self._sizes: list[list[int]] = []
         self._counts: dict[int, int] = {}
+        self._latest: tuple[dict[int, int], _Kind] | None = None
         self._kinds: dict[tuple[tuple[int, int], ...], _Kind] = {}
+        self._news: list[Signature] = []
         self._number = 0
+        self._is_precise = True
 
-    def add_module(self, ddp: Any) -> None:
-        """Know of a module, from its constructor on."""
+    def add_module(self, ddp: Any) -> int:
+        """Know of a module, from its constructor on; return its index."""
         parameters = [one for one in ddp.module.parameters() if one.requires_grad]
-        self._modules.append(weakref.ref(ddp))
         self._sizes.append([one.numel() * one.element_size() for one in reversed(parameters)])
+        return len(self._sizes) - 1
 
     @property
     def payload_bytes(self) -> int:
         """Bytes of all modules' gradients."""
         return sum(map(sum, self._sizes))
 
-    def forward(self, ddp: Any) -> None:
-        """Take note of a forward pass that has begun and synchronises."""
-        index = next(k for k, one in enumerate(self._modules) if one() is ddp)
+    def forward(self, index: int, ddp: Any) -> None:
+        """Take note of a forward pass that begins and synchronises."""
         self._counts[index] = self._counts.get(index, 0) + 1
-        self._clock.forward(ddp)
+        self._clock.forward(ddp, is_precise=self._is_precise)
 
     def backward_ends(self) -> None:
         """Take note that the optimizer that ends steps begins."""
         self._clock.backward_ends()
 
-    def end(self, epoch: int, *, is_idle: bool = False) -> tuple[list[StepRecord], list[Signature]]:
-        """End a step; return those that are known by now, and what steps of new kinds reduce.
+    def end(self, epoch: int, *, is_idle: bool = False) -> None:
+        """End a step.
 
         Args:
             epoch: Of the setting that was in force during the whole step.
             is_idle: Nothing is being tried: what a step waited for is looked up less often.
         """
-        content = tuple(sorted(self._counts.items()))
-        self._counts = {}
-        kind = self._kind_of(content)
+        if self._latest is None or self._latest[0] != self._counts:
+            self._latest = self._counts, self._kind_of(self._counts)
+            self._counts = {}
+        else:
+            self._counts.clear()
+        kind = self._latest[1]
+        kind.seen += 1
+        if kind.seen == 2:
+            self._news.append(self._signature(kind))
         step = _Step(number=self._number, epoch=epoch, kind=kind)
+        self._clock.end(step, is_precise=self._is_precise)
         self._number += 1
-        every = IDLE_EVERY if is_idle else TUNING_EVERY
-        known = self._clock.end(step, is_precise=self._number % every == 0)
-        return [self._record(one, time_us) for one, time_us in known], self._news(kind, content)
+        self._is_precise = self._number % (IDLE_EVERY if is_idle else TUNING_EVERY) == 0
 
-    def rest(self) -> list[StepRecord]:
-        """Return the steps that are known at the end of the job."""
-        return [self._record(one, time_us) for one, time_us in self._clock.rest()]
+    def take(self) -> tuple[list[StepRecord], list[Signature]]:
+        """Return the steps that are known and not returned yet, and what new kinds reduce."""
+        news, self._news = self._news, []
+        return [self._record(step, time_us) for step, time_us in self._clock.take()], news
 
     def _record(self, step: _Step, time_us: float) -> StepRecord:
         return StepRecord(
@@ -220,19 +248,17 @@ class Steps:
             signature=step.kind.signature,
         )
 
-    def _kind_of(self, content: tuple[tuple[int, int], ...]) -> _Kind:
+    def _kind_of(self, counts: Mapping[int, int]) -> _Kind:
+        content = tuple(sorted(counts.items()))
         kind = self._kinds.get(content)
         if kind is None:
             payload = sum(count * sum(self._sizes[index]) for index, count in content)
-            kind = _Kind(signature=content_hash(content), payload_bytes=payload)
+            kind = _Kind(content=content, signature=content_hash(content), payload_bytes=payload)
             self._kinds[content] = kind
         return kind
 
-    def _news(self, kind: _Kind, content: tuple[tuple[int, int], ...]) -> list[Signature]:
-        """Return what a kind of step reduces, when it comes for the second time."""
-        kind.seen += 1
-        if kind.seen != 2:
-            return []
-        sizes = [size for index, count in content for size in count * self._sizes[index]]
+    def _signature(self, kind: _Kind) -> Signature:
+        """Return what a kind of step reduces; it is told when it has come twice."""
+        sizes = [size for index, count in kind.content for size in count * self._sizes[index]]
         operations = tuple((self._operation, size) for size in sizes)
-        return [Signature(signature=kind.signature, operations=operations)]
+        return Signature(signature=kind.signature, operations=operations)

@@ -200,22 +200,24 @@ def is_joining(ddp: Any) -> bool:
     return bool(ddp._join_config.enable)
 
 
-def watch_forward(before: Callable[[Any], None], begun: Callable[[Any], None]) -> None:
-    """Have two functions called with each module whose forward pass begins.
+def is_captured(ddp: Any) -> bool:
+    """Return whether what the module does now becomes a CUDA graph."""
+    return ddp.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def watch_forward(before: Callable[[Any], None]) -> None:
+    """Have a function called with each module whose forward pass begins, before all else.
 
     Args:
-        before: Before anything is done for it.
-        begun: When the pass before it has been logged.
+        before: The function.
     """
     plain = DdpClass._pre_forward
 
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         before(self)
-        result = plain(self, *inputs, **kwargs)
-        begun(self)
-        return result
+        return plain(self, *inputs, **kwargs)
 
-    before, begun = never_compiled(before), never_compiled(begun)
+    before = never_compiled(before)
     compiler: Any = torch.compiler
     DdpClass._pre_forward = compiler.disable(_pre_forward, recursive=False)
 
@@ -225,14 +227,6 @@ def never_compiled(function: Callable[[Any], None]) -> Callable[[Any], None]:
     compiler: Any = torch.compiler
     result: Callable[[Any], None] = compiler.disable(function)
     return result
-
-
-def begin_sum(numbers: torch.Tensor, group: Any) -> Any:
-    """Begin a sum of ``numbers`` over all ranks, in place; return what to wait for.
-
-    As an asynchronous ``all_reduce`` does, without half of its cost.
-    """
-    return group.allreduce([numbers])
 
 
 def default_store() -> Any:

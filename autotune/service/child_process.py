@@ -78,6 +78,8 @@ class ServiceProcess:
         except OSError:
             self._errors.close()
             raise
+        self._arrivals = select.poll()
+        self._arrivals.register(self._stdout, select.POLLIN)
 
     def send(self, line: bytes, *, droppable: bool = False) -> None:
         """Send ``line`` (newline included), now or later; never blocks, never raises."""
@@ -101,13 +103,16 @@ class ServiceProcess:
                 return
             del self._outgoing[:written]
 
+    @property
+    def has_word(self) -> bool:
+        """Whether something has arrived, or the child has ended: some microseconds."""
+        return not self.broken and bool(self._arrivals.poll(0))
+
     def receive(self) -> list[bytes]:
         """Return the complete lines that have arrived; never blocks."""
-        while not self.broken:
+        while self.has_word:
             try:
                 data = os.read(self._stdout, 65536)
-            except BlockingIOError:
-                break
             except OSError:
                 data = b""
             self.broken = not data

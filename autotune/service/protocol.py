@@ -185,6 +185,7 @@ _TYPES: dict[str, type[Any]] = {
 }
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 _HINTS = {cls: typing.get_type_hints(cls) for cls in (*_NAMES, StepRecord, TunerSettings)}
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 _RECORD_FIELDS = {each.name: each.default for each in fields(StepRecord)}
 
 
@@ -199,7 +200,7 @@ def encode(message: Message) -> bytes:
     else:
         content = asdict(message)
     content["type"] = _NAMES[type(message)]
-    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+    return _encoded(content).encode() + b"\n"
 
 
 def decode(line: bytes | str, kind: type[Setting] = CommParams) -> Message:

@@ -11,6 +11,7 @@ import pytest
 
 from autotune.storage.reader import read_log
 from autotune.tables.ddp import DdpParams
+from autotune.trial import TrialState
 from e2e.commands import FAST, Commands
 from e2e.conftest import Once
 
@@ -93,6 +94,8 @@ def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
     assert view.trials[0].params == DdpParams()
     assert view.run is not None and view.run.parameter_table == "ddp" and view.run.size == 2
     assert any("trial 1 of at most 4" in line and "bucket None" in line for line in lines(done))
+    header = (commands.folder / "log.csv").read_text().splitlines()[0]
+    assert header == "bucket_cap_mb,first_bucket_mb,gradient_as_bucket_view,score"
     answer = commands.run("autotune", "best", "log.csv", "--format", "ddp")
     assert "bucket_cap_mb=" in answer.stdout
     replay = commands.run(
@@ -133,6 +136,33 @@ def test_what_fails_is_a_sentence_and_the_weights_are_the_same(
     said = [line for line in lines(done) if sentence in line]
     assert len(said) == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_setting_for_which_one_rank_has_no_memory_is_passed_over_by_all(
+    commands: Commands, plain: str
+) -> None:
+    done = train(commands, *LONG, log="log.csv", peculiar="no_memory", **TUNED)
+    assert done.stdout == plain
+    assert any("1 of 2 ranks have no memory left for new buckets" in one for one in lines(done))
+    trials = read_log(str(commands.folder / "log.csv")).trials
+    assert {trial.state for trial in trials[1:]} <= {TrialState.REJECTED}
+
+
+def test_a_module_in_a_cuda_graph_keeps_its_buckets(commands: Commands, plain: str) -> None:
+    done = train(commands, *LONG, log="log.csv", peculiar="captured", **TUNED)
+    assert done.stdout == plain
+    assert len([line for line in lines(done) if "captured in a CUDA graph" in line]) == 1
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "fully_shard"])
+def test_a_job_of_fsdp_is_left_alone_and_told_so(commands: Commands, kind: str) -> None:
+    untuned = train(commands, peculiar=kind)
+    done = train(commands, log="log.csv", peculiar=kind, **TUNED)
+    assert done.stdout == untuned.stdout and "checksum" in done.stdout
+    (line,) = lines(done)
+    assert "no DistributedDataParallel module was made" in line
+    assert "FullyShardedDataParallel" in line
+    assert not (commands.folder / "log.csv").exists()
 
 
 def test_a_hook_with_a_state_per_bucket_is_left_alone(commands: Commands) -> None:

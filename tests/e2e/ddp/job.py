@@ -24,6 +24,45 @@ def service_of(pid: int) -> int:
     return int(found.stdout.split()[0]) if found.stdout.strip() else 0
 
 
+def deny_memory() -> None:
+    """Have no memory left for new buckets on this rank, as far as the adapter knows."""
+    from autotune.ddp import entry
+
+    if entry._entry.adapter is not None:
+        entry._entry.adapter._can_make = lambda: False
+
+
+def capture() -> None:
+    """Have the next steps look as if they were captured in a CUDA graph; buckets must stay."""
+    from autotune.ddp import torch_private
+
+    torch_private.is_captured = lambda ddp: True
+    torch_private.make_buckets = None  # who calls it ends the job
+
+
+def train_sharded(model: torch.nn.Module, how: str, rank: int, steps: int) -> None:
+    """Train without DistributedDataParallel; print the sum of this rank's part of the weights."""
+    if how == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    data = torch.Generator().manual_seed(rank)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64, generator=data)).pow(2).mean().backward()
+        optimizer.step()
+    parts = [getattr(p, "_local_tensor", p).flatten().tolist() for p in model.parameters()]
+    if rank == 0:
+        print("checksum", repr(sum((Fraction(x) for part in parts for x in part), Fraction())))
+    dist.destroy_process_group()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=400)
@@ -37,6 +76,9 @@ def main() -> None:
     layers = [torch.nn.Linear(64, 64) for _ in range(12)]
     model = torch.nn.Sequential(*layers)
     if peculiar == "no_module":
+        return
+    if peculiar in ("fsdp", "fully_shard"):
+        train_sharded(model, peculiar, rank, options.steps)
         return
     if peculiar == "unknown_torch":
         helper = DistributedDataParallel._ddp_init_helper
@@ -59,7 +101,11 @@ def main() -> None:
         time.sleep(options.pause_ms / 1000)
 
     for number in range(options.steps):
+        if peculiar == "no_memory" and rank == 1:
+            deny_memory()
         if number == options.steps // 2:
+            if peculiar == "captured":
+                capture()
             if peculiar == "kill_service" and rank == 0:
                 os.kill(service_of(os.getpid()), signal.SIGKILL)
             if peculiar == "fail_on_rank_1" and rank == 1:

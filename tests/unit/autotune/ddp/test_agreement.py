@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
-from autotune.ddp.agreement import OFTEN, RARELY, Agreed, Agreement, Declined, Over, interval_of
+from autotune.ddp import agreement
+from autotune.ddp.agreement import Agreed, Coordinator, Declined, Member, Over
+from autotune.ddp.lines import Line
 from autotune.service.epochs import Change
 from autotune.space import MIB
 from autotune.tables.ddp import DdpParams
@@ -14,136 +21,228 @@ from autotune.tables.ddp import DdpParams
 SMALL = DdpParams(bucket_cap_bytes=MIB, first_bucket_bytes=4096, gradient_as_bucket_view=True)
 
 
-class Round:
-    """A sum over ranks that are objects here."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.rows: list[Sequence[int]] = []
-
-    def wait(self, seconds: float) -> Sequence[int]:
-        if len(self.rows) < self.size:
-            raise TimeoutError(f"{len(self.rows)} of {self.size} ranks within {seconds} s")
-        return [sum(column) for column in zip(*self.rows, strict=True)]
-
-
-class Ranks:
-    """Ranks that step together; each begins its n-th round with the others' n-th."""
-
-    def __init__(self, size: int) -> None:
-        self.rounds: list[Round] = []
-        self.begun = [0] * size
-        self.size = size
-        self.ranks = [
-            Agreement(self.begin(rank), DdpParams, rank=rank, size=size) for rank in range(size)
-        ]
-
-    def begin(self, rank: int):
-        def begin(numbers: list[int]) -> Round:
-            number = self.begun[rank]
-            self.begun[rank] += 1
-            if number == len(self.rounds):
-                self.rounds.append(Round(self.size))
-            self.rounds[number].rows.append(numbers)
-            return self.rounds[number]
-
-        return begin
-
-    def step(self, wanted: Change | None = None, *, ready=lambda rank: True, every=OFTEN) -> list:
-        """One step of all ranks; return what each gets."""
-        return [
-            one.step(wanted if rank == 0 else None, lambda rank=rank: ready(rank), interval=every)
-            for rank, one in enumerate(self.ranks)
-        ]
-
-
 def change(epoch: int, params: DdpParams = SMALL) -> Change:
     return Change(epoch=epoch, params=params.as_dict())
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_all_ranks_make_a_change_at_the_same_step_and_once(size: int) -> None:
-    ranks = Ranks(size)
-    assert ranks.step(change(1)) == [None] * size
-    assert ranks.step(change(1)) == [Agreed(change=change(1))] * size
-    assert [ranks.step(change(1)) for _ in range(5)] == [[None] * size] * 5
+@dataclass
+class Rank:
+    """One rank, a thread: what it does at the end of step n (1, 2, ...), and what came of it."""
+
+    part: Any
+    number: int
+    is_ready: Callable[[int], bool] = lambda step: True
+    before: Callable[[int], None] = lambda step: None
+    passes: Callable[[int], int] = lambda step: step
+    found: dict[int, Any] = field(default_factory=dict)
+
+    def step(self, step: int, wanted: Change | None) -> None:
+        self.before(step)
+        proposal = wanted if self.number == 0 else None
+        ready = lambda: self.is_ready(step)  # noqa: E731
+        outcome = self.part.step(self.passes(step), proposal, ready)
+        if outcome is not None:
+            self.found[step] = outcome
 
 
-def test_what_one_rank_cannot_make_none_makes_and_the_next_change_goes_on() -> None:
-    ranks = Ranks(3)
-    ranks.step(change(1), ready=lambda rank: rank != 2)
-    assert ranks.step(change(1)) == [Declined(change=change(1), count=1)] * 3
-    ranks.step(change(2, DdpParams()))
-    assert ranks.step() == [Agreed(change=change(2, DdpParams()))] * 3
+class Job:
+    """Ranks of which none is more than ``lead`` steps ahead: gradients, or a device's queue."""
+
+    def __init__(self, size: int, *, lead: int = 0) -> None:
+        pairs = {rank: socket.socketpair() for rank in range(1, size)}
+        lines = {rank: Line(pair[0]) for rank, pair in pairs.items()}
+        self.ranks = [Rank(Coordinator(lines, DdpParams), 0)]
+        self.ranks += [Rank(Member(Line(pair[1]), DdpParams), rank) for rank, pair in pairs.items()]
+        self.lead = lead
+        self.reached = [0] * size
+        self.moved = threading.Condition()
+        self.wanted: Callable[[int], Change | None] = lambda step: None
+
+    def reach(self, number: int, step: int) -> None:
+        """Come to the end of a step, when the others have come so far that this can be."""
+        with self.moved:
+            self.reached[number] = step
+            self.moved.notify_all()
+            assert self.moved.wait_for(lambda: min(self.reached) >= step - self.lead, 20)
+
+    def run(self, steps: int) -> list[dict[int, Any]]:
+        """Make steps; return what each rank has got, by step."""
+        errors = []
+
+        def train(rank: Rank) -> None:
+            try:
+                for step in range(1, steps + 1):
+                    self.reach(rank.number, step)
+                    rank.step(step, self.wanted(step))
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=train, args=[rank]) for rank in self.ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not errors, errors
+        return [rank.found for rank in self.ranks]
 
 
-def test_a_rank_that_fails_ends_it_for_all_at_the_same_step() -> None:
-    ranks = Ranks(3)
-    ranks.step()
-    ranks.ranks[1].fail()
-    assert ranks.step(change(1)) == [None] * 3
-    found = ranks.step(change(1))
-    assert found == [Over(reason="rank 1 cannot go on with it")] * 3
-    assert all(one.is_over for one in ranks.ranks)
-    assert ranks.step(change(2)) == [None] * 3 and len(ranks.rounds) == 2
+@pytest.fixture
+def job_of() -> Iterator[Callable[..., Job]]:
+    """Make jobs; their lines are closed in the end."""
+    jobs: list[Job] = []
+
+    def make(size: int, *, lead: int = 0) -> Job:
+        jobs.append(Job(size, lead=lead))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        for rank in job.ranks:
+            rank.part.close()
 
 
-def test_a_change_that_was_agreed_on_before_a_failure_is_made_by_all() -> None:
-    ranks = Ranks(2)
-    ranks.step(change(1))
-    ranks.ranks[1].fail()
-    assert ranks.step() == [Agreed(change=change(1))] * 2
-    assert all(isinstance(one, Over) for one in ranks.step())
+JobOf = Callable[..., Job]
 
 
-def test_an_error_in_what_is_asked_counts_as_a_failure() -> None:
-    def ready(rank: int) -> bool:
+def made(found: list[dict[int, Any]]) -> list[list[tuple[int, int]]]:
+    """Return (step, epoch) of the changes that each rank makes."""
+    return [
+        [(step, one.change.epoch) for step, one in each.items() if isinstance(one, Agreed)]
+        for each in found
+    ]
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_all_ranks_make_a_change_at_the_same_step_and_once(size: int, job_of: JobOf) -> None:
+    job = job_of(size)
+    job.wanted = lambda step: change(1)
+    found = job.run(8)
+    assert all(each == found[0] for each in found)
+    ((step, outcome),) = found[0].items()
+    assert outcome == Agreed(change=change(1)) and step <= 3
+
+
+def test_every_change_is_made_and_between_changes_rank_0_says_nothing(job_of: JobOf) -> None:
+    job = job_of(3)
+    job.wanted = lambda step: change(1 + step // 20)
+    found = made(job.run(100))
+    assert found[0] == found[1] == found[2]
+    assert [epoch for _, epoch in found[0]] == [1, 2, 3, 4, 5]
+    assert job.ranks[0].part._number <= 7
+
+
+def test_ranks_whose_hosts_run_ahead_still_change_at_the_same_step(job_of: JobOf) -> None:
+    job = job_of(3, lead=6)
+    job.ranks[0].before = lambda step: time.sleep(0.002)
+    job.wanted = lambda step: change(1 + step // 25)
+    found = made(job.run(200))
+    assert found[0] == found[1] == found[2]
+    assert {epoch for _, epoch in found[0]} >= {1, 2, 3, 4, 5, 6, 7}
+    assert job.ranks[0].part._notice > 1
+
+
+def test_what_one_rank_cannot_make_none_makes_and_the_next_change_goes_on(job_of: JobOf) -> None:
+    job = job_of(3)
+    job.ranks[2].is_ready = lambda step: step > 10
+    job.wanted = lambda step: change(1) if step < 12 else change(2, DdpParams())
+    found = job.run(20)
+    assert made(found) == [made(found)[0]] * 3 and [e for _, e in made(found)[0]] == [2]
+    declined = [one for one in found[0].values() if isinstance(one, Declined)]
+    assert declined == [Declined(change=change(1), count=1)]
+
+
+def test_rank_0_declines_too(job_of: JobOf) -> None:
+    job = job_of(2)
+    job.ranks[0].is_ready = lambda step: False
+    job.wanted = lambda step: change(1)
+    found = job.run(6)
+    assert list(found[0].values()) == [Declined(change=change(1), count=1)] and found[1] == {}
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_fails_ends_it_for_all_and_nobody_changes_any_more(
+    who: int, job_of: JobOf
+) -> None:
+    job = job_of(3)
+    job.ranks[who].before = lambda step: job.ranks[who].part.fail() if step == 5 else None
+    job.wanted = lambda step: change(1) if step >= 5 else None
+    found = job.run(12)
+    assert made(found) == [[], [], []]
+    assert list(found[0].values()) == [Over(reason=f"rank {who} cannot go on with it")]
+    assert all(isinstance(one, Over) for each in found for one in each.values())
+    assert all(rank.part._is_over for rank in job.ranks)
+
+
+def test_a_change_that_was_promised_before_a_failure_is_made_by_all(job_of: JobOf) -> None:
+    job = job_of(2)
+    job.ranks[0].part._notice = 4
+    job.ranks[1].before = lambda step: job.ranks[1].part.fail() if step == 4 else None
+    job.wanted = lambda step: change(1) if step < 7 else change(2)
+    found = job.run(20)
+    assert made(found)[0] == made(found)[1] and [e for _, e in made(found)[0]] == [1]
+    assert [one for one in found[0].values() if isinstance(one, Over)]
+
+
+def test_an_error_in_what_is_asked_counts_as_a_failure(job_of: JobOf) -> None:
+    def ready(step: int) -> bool:
         raise MemoryError
 
-    ranks = Ranks(2)
-    ranks.step(change(1), ready=ready)
-    assert all(isinstance(one, Over) for one in ranks.step())
+    job = job_of(2)
+    job.ranks[1].is_ready = ready
+    job.wanted = lambda step: change(1)
+    assert list(job.run(6)[0].values()) == [Over(reason="rank 1 cannot go on with it")]
 
 
-def test_ranks_that_step_differently_stop() -> None:
-    ranks = Ranks(2)
-    ranks.ranks[0]._clock = 3
-    ranks.step(change(1))
-    assert [type(one) for one in ranks.step()] == [Over, Over]
+def test_ranks_of_which_the_same_steps_are_other_places_of_the_training_stop(job_of: JobOf) -> None:
+    job = job_of(2)
+    job.ranks[1].passes = lambda step: step + (step > 3)  # an optimizer's step was left out here
+    job.wanted = lambda step: change(1) if step > 5 else None
+    found = job.run(12)
+    assert made(found) == [[], []]
+    assert list(found[0].values()) == [Over(reason="the ranks do not make the same steps")]
 
 
-def test_an_idle_tuner_makes_rounds_rare_and_a_wish_makes_them_frequent_again() -> None:
-    ranks = Ranks(2)
-    for _ in range(10 * RARELY):
-        ranks.step(every=interval_of(1.0, is_idle=True))
-    assert len(ranks.rounds) <= 12
-    wanted = change(1)
-    steps = 0
-    while Agreed(change=wanted) not in ranks.step(wanted):
-        steps += 1
-        assert steps <= RARELY + 1
-    before = len(ranks.rounds)
-    for _ in range(10):
-        ranks.step()
-    assert len(ranks.rounds) - before == 10 // OFTEN
+def test_a_rank_that_waits_in_vain_takes_its_answer_back_and_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    monkeypatch.setattr(agreement, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(agreement, "GRACE_S", 0.05)
+    job = job_of(3, lead=3)
+    job.ranks[0].part._notice = 2
+    job.ranks[0].before = lambda step: time.sleep(0.5) if step == 4 else None  # a checkpoint
+    job.wanted = lambda step: change(1) if step >= 2 else None
+    found = made(job.run(30))
+    assert found[0] == found[1] == found[2]
+    assert [epoch for _, epoch in found[0]] == [1] and found[0][0][0] > 4
 
 
-def test_rounds_are_no_more_frequent_than_short_steps_can_bear() -> None:
-    assert [interval_of(s, is_idle=False) for s in (1.0, 0.02, 0.008, 1e-4, 0.0)] == [
-        1,
-        1,
-        3,
-        8,
-        8,
-    ]
-    ranks = Ranks(2)
-    for _ in range(80):
-        ranks.step(every=8)
-    assert 10 <= len(ranks.rounds) <= 12
+def test_rank_0_asks_again_where_a_rank_has_gone_on_to_something_else(
+    monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    monkeypatch.setattr(agreement, "ANSWER_S", 0.1)
+    job = job_of(2, lead=3)
+    job.ranks[1].before = lambda step: time.sleep(1.0) if step == 5 else None  # an evaluation
+    job.wanted = lambda step: change(1) if step >= 3 else None
+    found = made(job.run(40))
+    assert found[0] == found[1] and [epoch for _, epoch in found[0]] == [1]
 
 
-def test_a_rank_that_is_missing_is_an_error_here_and_nobody_has_made_anything() -> None:
-    ranks = Ranks(2)
-    ranks.ranks[0].step(change(1), lambda: True)
-    with pytest.raises(TimeoutError):
-        ranks.ranks[0].step(change(1), lambda: True)
+def test_ranks_that_never_answer_are_the_end(
+    monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    monkeypatch.setattr(agreement, "ANSWER_S", 0.01)
+    monkeypatch.setattr(agreement, "REST_STEPS", 1)
+    job = job_of(2)
+    job.ranks[1].part.step = lambda *given: None
+    job.wanted = lambda step: change(1)
+    found = job.run(100)
+    assert list(found[0].values()) == [Over(reason="ranks do not answer")]
+
+
+def test_a_rank_that_is_gone_is_the_end_for_the_others(job_of: JobOf) -> None:
+    job = job_of(3)
+    job.ranks[2].before = lambda step: job.ranks[2].part.close() if step == 3 else None
+    job.wanted = lambda step: change(1) if step >= 4 else None
+    found = job.run(10)
+    assert made(found) == [[], [], []] and isinstance(next(iter(found[0].values())), Over)
+    assert found[1] == {step: one for step, one in found[1].items() if isinstance(one, Over)}

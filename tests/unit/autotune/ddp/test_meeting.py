@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from autotune.ddp import meeting
+from autotune.ddp.lines import Invitation
 from autotune.ddp.meeting import Arrival, Verdict
 
 
@@ -29,6 +30,7 @@ class Store:
             raise TimeoutError(f"{missing} after {timeout}")
 
 
+INVITATION = Invitation(host="a", addresses=["10.0.0.1"], port=5, key="k", answer="a")
 HERE = Arrival(host="a", cores=[0, 1], baseline={"bucket_cap_bytes": 0}, fixed={})
 
 
@@ -37,7 +39,7 @@ def test_what_is_told_arrives() -> None:
     for rank in range(3):
         meeting.arrive(store, rank, replace(HERE, cores=[rank]))
     assert [one.cores for one in meeting.arrivals(store, 3)] == [[0], [1], [2]]
-    said = Verdict(is_tuned=True, start={"bucket_cap_bytes": 5})
+    said = Verdict(invitation=INVITATION, start={"bucket_cap_bytes": 5})
     meeting.announce(store, said)
     assert meeting.verdict(store) == said
 
