@@ -213,7 +213,9 @@ class Run:
         clip = max(
             SMALLEST_CLIP, CLIP_SIGMA * math.sqrt(2 * default.noise.local**2 * CORRELATED / steps)
         )
-        precise = PRECISE_ENOUGH if self.search.warm_start.is_used else PRECISE
+        is_costly = incumbent.params.table.change_price > 0
+        is_known = self.search.warm_start.is_used
+        precise = PRECISE_ENOUGH if is_known or is_costly else PRECISE
         return PairedWindows(
             self.trials[0],
             incumbent,

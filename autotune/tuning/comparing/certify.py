@@ -27,7 +27,8 @@ MOST_PAIRS = 48
 PAIRS_AFTER_PROOF = 2
 """Pairs read after the evidence suffices, at least."""
 PRECISE_ENOUGH = 0.03
-"""... or below this, where an earlier job has read the gain before."""
+"""... or below this, where an earlier job has read the gain before, or where every change of the
+setting costs steps."""
 PRECISE, MOST_STRETCHED = 0.017, 1.4
 """... and until the standard error of the gain is below this; that of large gains may be larger."""
 MOST_AFTER_PROOF = 40
