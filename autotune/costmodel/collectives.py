@@ -3,20 +3,25 @@
 ``S`` ranks on ``H`` hosts with ``L`` ranks each, ``M`` bytes:
 
 * one host: all ranks read each other's memory, reduce-scatter and allgather;
-* flat, several hosts: pairwise exchange, two rounds (small payloads: one); each rank sends to all
-  others, so ``L (S - L) / S * M`` bytes leave a host in each round;
-* hierarchical: local reduce-scatter, ``L`` allreduces of ``M / L`` between hosts at once, local
-  allgather: ``(H - 1) / H * M`` bytes leave a host in each of two rounds.
+* flat, several hosts: messages in stages, first among the ranks of a host, then between hosts
+  (csrc/comm/p2p/stages.h); two rounds a stage, small payloads one: ``(H - 1) / H * M`` bytes leave
+  a host in each of two rounds, small payloads ``L (H - 1) M`` in one;
+* hierarchical: local reduce-scatter in shared memory, ``L`` allreduces of ``M / L`` between hosts
+  at once, local allgather: the same bytes leave a host.
 
 All ranks of a host share its cross link.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
 from autotune.costmodel.machine import Link, Machine
 
 PIECE_BYTES = 4 * 2**20
-"""A pairwise exchange moves so much at a time."""
+"""An exchange by messages has so much on its way at a time."""
 SMALL_BYTES = 16 * 1024
 """Up to here one round of whole copies replaces two rounds of slices."""
 MESSAGE_SHARE = 0.25
@@ -32,14 +37,14 @@ def allreduce_us(machine: Machine, size: float, *, spans: int = 1, two_level: bo
         spans: Separate pieces of memory; a flat exchange between hosts pays its rounds for each.
         two_level: Whether the hierarchical algorithm is used; no difference on one host.
     """
+    lanes = machine.local_size
     if machine.hosts == 1:
         return _local_allreduce_us(machine, size)
-    if not two_level:
-        lanes = machine.local_size
-        return _exchange_us(machine.cross, size, machine.size, lanes, lanes, spans)
-    local = _local_allreduce_us(machine, size)
-    lanes = machine.local_size
-    return local + _exchange_us(machine.cross, size / lanes, machine.hosts, 1, lanes, 1)
+    between = [_Stage(machine.cross, ranks, lanes) for ranks in stage_sizes(machine.hosts)]
+    if two_level:
+        return _local_allreduce_us(machine, size) + _exchange_us(between, size / lanes, 1)
+    within = [_Stage(machine.local, ranks, 1) for ranks in stage_sizes(lanes)]
+    return _exchange_us([*within, *between], size, spans)
 
 
 def allgather_us(machine: Machine, size: float, *, two_level: bool) -> float:
@@ -64,27 +69,65 @@ def _local_allreduce_us(machine: Machine, size: float) -> float:
     return 2 * (link.alpha_us + (lanes - 1) / lanes * size * link.us_per_byte)
 
 
-def _exchange_us(
-    link: Link, size: float, ranks: int, neighbours: int, lanes: int, spans: int
-) -> float:
-    """Return the time of a pairwise allreduce over ``link``.
+@lru_cache(maxsize=256)
+def stage_sizes(ranks: int) -> tuple[int, ...]:
+    """Return how many ranks exchange directly in each stage of ``ranks`` that are alike.
+
+    The factors of ``ranks`` for which the latencies of all stages' rounds add up to least; of
+    equals the fewest. None for one rank.
+    """
+    if ranks < 2:
+        return ()
+    choices: list[tuple[int, ...]] = [(ranks,)]
+    for first in range(2, ranks):
+        if first * first <= ranks and ranks % first == 0:
+            choices.append(tuple(sorted((first, *stage_sizes(ranks // first)))))
+    return min(choices, key=lambda sizes: (sum(map(_messages_cost, sizes)), len(sizes)))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage of an exchange by messages.
+
+    Attributes:
+        link: What the messages go over.
+        ranks: So many exchange directly.
+        sharing: Ranks of one host that use the link at the same time.
+    """
+
+    link: Link
+    ranks: int
+    sharing: int
+
+
+def _exchange_us(stages: Sequence[_Stage], size: float, spans: int) -> float:
+    """Return the time of an allreduce of ``size`` bytes by messages.
 
     Args:
-        link: Connection between hosts.
-        size: Bytes of each rank that takes part.
-        ranks: Ranks that take part.
-        neighbours: Those of them on one host; they do not use the link among themselves.
-        lanes: Ranks of one host that use the link at the same time.
+        stages: In order; each leaves one share per rank to the next one.
+        size: Bytes of each rank.
         spans: Separate pieces of memory.
     """
-    away = ranks - neighbours
     if size <= SMALL_BYTES * spans:
-        leaving = lanes * away * size
-        return spans * _round_us(link, away) + leaving * link.us_per_byte
-    rounds = 2 * max(spans, -(-size // PIECE_BYTES))
-    leaving = 2 * lanes * away / ranks * size
-    return rounds * _round_us(link, away) + leaving * link.us_per_byte
+        return sum(
+            spans * _round_us(stage.link, stage.ranks - 1)
+            + stage.sharing * (stage.ranks - 1) * size * stage.link.us_per_byte
+            for stage in stages
+        )
+    pieces = max(spans, -(-size // PIECE_BYTES))
+    time, left = 0.0, size
+    for stage in stages:
+        time += 2 * pieces * _round_us(stage.link, stage.ranks - 1)
+        moved = 2 * stage.sharing * (stage.ranks - 1) / stage.ranks * left
+        time += moved * stage.link.us_per_byte
+        left /= stage.ranks
+    return time
 
 
 def _round_us(link: Link, messages: int) -> float:
-    return link.alpha_us * (1 + MESSAGE_SHARE * (messages - 1))
+    return link.alpha_us * _messages_cost(messages + 1)
+
+
+def _messages_cost(ranks: int) -> float:
+    """Return the latency of a round in which ``ranks`` exchange directly, in units of alpha."""
+    return 1 + MESSAGE_SHARE * (ranks - 2)

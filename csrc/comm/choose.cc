@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/hierarchical/hierarchical_communicator.h"
+#include "comm/host_map.h"
 #include "comm/p2p/p2p_communicator.h"
 #include "comm/p2p/subset.h"
 #include "comm/self/self_communicator.h"
@@ -42,7 +43,7 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
     chosen.flat = choose_local(std::move(transport), on_wait);
     return chosen;
   }
-  chosen.flat = std::make_unique<P2pCommunicator>(transport, on_wait);
+  chosen.flat = std::make_unique<P2pCommunicator>(transport, on_wait, host_of_rank);
   if (map.hosts() == transport->size()) return chosen;
   const auto subset = [&](std::vector<int> ranks) {
     return std::make_shared<SubsetPointToPoint>(transport, std::move(ranks));

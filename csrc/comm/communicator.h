@@ -47,9 +47,9 @@ class Communicator {
 
   // Multiply every input by `prescale`, reduce over the ranks, multiply by `postscale` (average:
   // and divide by the number of ranks), write to the outputs. The spans of a call have the same
-  // counts on all ranks. The elements of a result are combined in rank order (see RankReduction in
-  // common/reduce.h), so a result does not depend on how tensors are grouped into spans, nor spans
-  // into calls.
+  // counts on all ranks. The elements of a result are combined in one order, that of ranks or one
+  // that follows from ranks and hosts (comm/p2p/stages.h), so a result does not depend on how
+  // tensors are grouped into spans, nor spans into calls.
   // Adasum takes every span as a tensor of its own, of a float type, over a number of ranks that
   // `has_adasum` allows; only the communicators `Communicators::plain` and of one rank know it.
   virtual void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,

@@ -25,7 +25,8 @@ std::unique_ptr<Communicator> make_p2p(std::shared_ptr<Mail> mail, int rank) {
       std::make_unique<ThreadPointToPoint>(std::move(mail), rank), no_wait_hook);
 }
 
-// Ways to place `size` ranks on hosts so that two levels matter: uneven, interleaved, three hosts.
+// Ways to place `size` ranks on hosts so that hosts matter: uneven, interleaved, equal ones in a
+// row, three hosts.
 std::vector<std::vector<int>> host_maps(int size) {
   const auto n = static_cast<size_t>(size);
   if (n < 3) return {};
@@ -33,7 +34,10 @@ std::vector<std::vector<int>> host_maps(int size) {
   uneven.back() = 1;
   for (size_t rank = 0; rank < n; ++rank) interleaved[rank] = static_cast<int>(rank % 2);
   std::vector<std::vector<int>> maps{uneven, interleaved};
+  if (n == 4) maps.push_back({0, 0, 1, 1});
   if (n == 5) maps.push_back({0, 1, 2, 2, 1});
+  if (n == 6) maps.push_back({0, 0, 1, 1, 2, 2});
+  if (n == 9) maps.push_back({0, 0, 0, 1, 1, 1, 2, 2, 2});
   return maps;
 }
 
@@ -50,7 +54,9 @@ void with_communicators(int size, const std::function<void(Communicator&)>& body
     body(*shared);
     for (const std::vector<int>& hosts : host_maps(size)) {
       const auto transport = std::make_shared<ThreadPointToPoint>(mail, rank);
-      body(*choose_communicators(transport, hosts, no_wait_hook).hierarchical);
+      const Communicators chosen = choose_communicators(transport, hosts, no_wait_hook);
+      body(*chosen.flat);
+      body(*chosen.hierarchical);
     }
   });
 }
@@ -58,9 +64,11 @@ void with_communicators(int size, const std::function<void(Communicator&)>& body
 }  // namespace
 
 TEST(sums_of_any_length_are_exact_on_any_number_of_ranks) {
-  for (int size : {2, 3, 4, 5}) {
+  for (int size : {2, 3, 4, 5, 6, 7, 8, 9}) {
     with_communicators(size, [size](Communicator& comm) {
-      for (int64_t count : {0, 1, 2, 3, 7, 64, 1000, 5000, 2'500'001}) {
+      const int64_t longest = size > 5 ? 300'001 : 2'500'001;
+      for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, int64_t{64},
+                            int64_t{1000}, int64_t{5000}, longest}) {
         std::vector<int64_t> data(static_cast<size_t>(count));
         for (int64_t i = 0; i < count; ++i) data[static_cast<size_t>(i)] = i * (comm.rank() + 1);
         comm.allreduce({{data.data(), data.data(), count}}, DataType::int64, ReduceOp::sum, 1.0,
@@ -72,10 +80,11 @@ TEST(sums_of_any_length_are_exact_on_any_number_of_ranks) {
   }
 }
 
-TEST(float_sums_do_not_depend_on_how_elements_are_grouped) {
+namespace {
+
+void check_that_grouping_does_not_matter(int size) {
   constexpr int64_t count = 300'000;
-  std::vector<float> whole(count), cut(count);
-  with_communicators(3, [&](Communicator& comm) {
+  with_communicators(size, [&](Communicator& comm) {
     std::mt19937 random(static_cast<unsigned>(comm.rank()));
     std::normal_distribution<float> normal;
     std::vector<float> a(count);
@@ -89,6 +98,126 @@ TEST(float_sums_do_not_depend_on_how_elements_are_grouped) {
     comm.allreduce(spans, DataType::float32, ReduceOp::sum, 1.0, 1.0);
     for (int64_t i = 0; i < count; ++i)
       CHECK_EQUAL(a[static_cast<size_t>(i)], b[static_cast<size_t>(i)]);
+  });
+}
+
+}  // namespace
+
+TEST(float_sums_do_not_depend_on_how_elements_are_grouped) {
+  for (int size : {3, 4, 9}) check_that_grouping_does_not_matter(size);
+}
+
+namespace {
+
+// What ranks send to other hosts, and how many messages they send in all.
+struct Traffic {
+  std::atomic<int64_t> bytes_between_hosts{0}, messages{0};
+};
+
+// Counts; nothing that it has posted is written after give_up(), as over TCP.
+class CountingPointToPoint final : public PointToPoint {
+ public:
+  CountingPointToPoint(std::shared_ptr<Mail> mail, int rank, std::vector<int> hosts,
+                       Traffic& traffic)
+      : base_(std::move(mail), rank), hosts_(std::move(hosts)), traffic_(traffic) {}
+  int rank() const override { return base_.rank(); }
+  int size() const override { return base_.size(); }
+  bool leaves_behind() const override { return false; }
+  void send(int peer, const void* data, int64_t bytes) override {
+    if (hosts_[size_t(peer)] != hosts_[size_t(rank())]) traffic_.bytes_between_hosts += bytes;
+    ++traffic_.messages;
+    base_.send(peer, data, bytes);
+  }
+  void receive(int peer, void* data, int64_t bytes) override { base_.receive(peer, data, bytes); }
+  bool test_all() override { return base_.test_all(); }
+  void give_up() override { base_.give_up(); }
+
+ private:
+  ThreadPointToPoint base_;
+  std::vector<int> hosts_;
+  Traffic& traffic_;
+};
+
+// A sum of `count` elements, checked, over ranks on `hosts`.
+template <typename T>
+void count_traffic(const std::vector<int>& hosts, int64_t count, DataType type, Traffic& traffic) {
+  const auto size = static_cast<int>(hosts.size());
+  auto mail = std::make_shared<Mail>(size);
+  run_ranks(size, [&](int rank) {
+    P2pCommunicator flat(std::make_shared<CountingPointToPoint>(mail, rank, hosts, traffic),
+                         no_wait_hook, hosts);
+    std::vector<float> values(static_cast<size_t>(count), float(rank + 1));
+    std::vector<T> data(values.size());
+    convert(data.data(), type, values.data(), DataType::float32, count);
+    flat.allreduce({{data.data(), data.data(), count}}, type, ReduceOp::sum, 1.0, 1.0);
+    convert(values.data(), DataType::float32, data.data(), type, count);
+    for (float x : values) CHECK_EQUAL(x, float(size * (size + 1) / 2));
+  });
+}
+
+}  // namespace
+
+// 2 (H-1)/H M bytes leave each of H hosts, as in two levels, however many ranks it has.
+TEST(a_long_sum_leaves_equal_hosts_as_if_each_had_one_rank) {
+  struct Case {
+    std::vector<int> hosts;
+    int number;
+  };
+  for (const auto& [hosts, number] : std::vector<Case>{{{0, 0, 1, 1}, 2},
+                                                       {{0, 1, 0, 1}, 2},
+                                                       {{0, 0, 0, 1, 1, 1}, 2},
+                                                       {{0, 0, 1, 1, 2, 2}, 3}}) {
+    const int64_t count = 3'600'000;  // divisible as often as pieces are cut
+    Traffic traffic;
+    count_traffic<float>(hosts, count, DataType::float32, traffic);
+    CHECK_EQUAL(traffic.bytes_between_hosts.load(), 2 * (number - 1) * count * 4);
+  }
+}
+
+// Partial sums of halves are float32 on their way: three quarters of float32's bytes.
+TEST(halves_leave_equal_hosts_in_three_quarters_of_the_bytes_of_float32) {
+  const int64_t count = 4'000'000;
+  Traffic traffic;
+  count_traffic<uint16_t>({0, 0, 1, 1}, count, DataType::float16, traffic);
+  CHECK_EQUAL(traffic.bytes_between_hosts.load(), 2 * count * 4 * 3 / 4);
+}
+
+TEST(the_number_of_messages_grows_with_the_stages_not_with_the_ranks) {
+  const auto messages = [](int size, int64_t count) {
+    std::vector<int> hosts(static_cast<size_t>(size));
+    std::iota(hosts.begin(), hosts.end(), 0);
+    Traffic traffic;
+    count_traffic<float>(hosts, count, DataType::float32, traffic);
+    return traffic.messages.load() / size;
+  };
+  CHECK_EQUAL(messages(4, 100), 3);       // whole copies, to all others
+  CHECK_EQUAL(messages(16, 100), 3 + 3);  // 4 x 4
+  CHECK_EQUAL(messages(4, 5000), 2 * 3);  // slices there and back
+  CHECK_EQUAL(messages(16, 5000), 2 * (3 + 3));
+  CHECK_EQUAL(messages(16, 300'000), 2 * 2 * (3 + 3));  // two pieces
+}
+
+// ((0 + 1) + (2 + 3)) for each element, wherever it lies and whatever it is fused with.
+TEST(the_order_of_a_sum_follows_from_the_hosts_alone) {
+  const std::vector<int> hosts{0, 1, 0, 1};
+  auto mail = std::make_shared<Mail>(4);
+  run_ranks(4, [&](int rank) {
+    P2pCommunicator flat(std::make_shared<ThreadPointToPoint>(mail, rank), no_wait_hook, hosts);
+    for (int64_t count : {5, 3000, 5000, 700'000}) {
+      std::vector<std::vector<float>> inputs;
+      for (int peer = 0; peer < 4; ++peer) {
+        std::mt19937 random(static_cast<unsigned>(peer));
+        std::normal_distribution<float> normal;
+        inputs.emplace_back(static_cast<size_t>(count));
+        for (float& x : inputs.back()) x = normal(random) * 1e3f;
+      }
+      std::vector<float> own = inputs[size_t(rank)];
+      flat.allreduce({{own.data(), own.data(), count}}, DataType::float32, ReduceOp::sum, 1.0, 1.0);
+      for (size_t i = 0; i < own.size(); ++i) {
+        const float low = inputs[0][i] + inputs[2][i], high = inputs[1][i] + inputs[3][i];
+        CHECK_EQUAL(own[i], low + high);
+      }
+    }
   });
 }
 
@@ -119,7 +248,7 @@ double value_of(DataType type, uint16_t half) {
 }  // namespace
 
 TEST(averages_of_halves_overflow_only_where_the_result_does) {
-  for (int size : {2, 3, 5}) {
+  for (int size : {2, 3, 4, 5}) {
     with_communicators(size, [size](Communicator& comm) {
       for (DataType type : {DataType::float16, DataType::bfloat16}) {
         const double most = type == DataType::float16 ? 65504 : 0x1.fep127;
@@ -144,7 +273,7 @@ TEST(averages_of_halves_overflow_only_where_the_result_does) {
 
 // In two levels once more, of the partial results.
 TEST(halves_are_rounded_once) {
-  for (int size : {2, 3, 5}) {
+  for (int size : {2, 3, 4, 5}) {
     with_communicators(size, [size](Communicator& comm) {
       for (DataType type : {DataType::float16, DataType::bfloat16}) {
         for (ReduceOp op : {ReduceOp::average, ReduceOp::sum}) {
@@ -180,7 +309,7 @@ TEST(halves_are_rounded_once) {
 }
 
 TEST(min_and_max_are_nan_where_any_rank_has_a_nan) {
-  for (int size : {2, 3, 5}) {
+  for (int size : {2, 3, 4, 5}) {
     with_communicators(size, [size](Communicator& comm) {
       for (int64_t count : {10, 5000, 300'000}) {  // by every algorithm, in several rounds
         for (ReduceOp op : {ReduceOp::min, ReduceOp::max}) {

@@ -11,11 +11,26 @@
 
 namespace autotune {
 
-P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait)
+namespace {
+
+std::vector<ExchangeStage> stages_of(const PointToPoint& transport, std::vector<int> hosts) {
+  // Without places every rank is as if on a host of its own.
+  for (int rank = static_cast<int>(hosts.size()); rank < transport.size(); ++rank) {
+    hosts.push_back(rank);
+  }
+  return make_stages(transport.rank(), hosts);
+}
+
+}  // namespace
+
+P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait,
+                                 const std::vector<int>& host_of_rank)
     : transport_(std::move(transport)),
       on_wait_(std::move(on_wait)),
       rank_(transport_->rank()),
-      size_(transport_->size()) {}
+      size_(transport_->size()),
+      has_several_stages_(stages_of(*transport_, host_of_rank).size() > 1),
+      staged_(*transport_, on_wait_, stages_of(*transport_, host_of_rank)) {}
 
 void P2pCommunicator::wait() { complete(*transport_, on_wait_); }
 
@@ -25,61 +40,26 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
     return adasum(*transport_, on_wait_, spans, type, prescale, postscale);
   }
   const RankReduction how(type, op, prescale, postscale, size_);
-  const auto item = static_cast<int64_t>(size_of(type));
-  const int64_t piece_count = std::max<int64_t>(piece_bytes / item, 1);
-  OnTheWay way;
-  const auto next = [&](const Piece& piece) { advance(way, piece, how, item); };
+  const int64_t item = how.item();
+  const int64_t most_bytes = has_several_stages_ ? staged_piece_bytes : piece_bytes;
+  const int64_t piece_count = std::max<int64_t>(most_bytes / item, 1);
+  staged_.begin(how);
   for (const Span& span : spans) {
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
-      const Piece piece{static_cast<char*>(span.output) + begin * item,
-                        std::min(piece_count, span.count - begin)};
+      char* const data = static_cast<char*>(span.output) + begin * item;
+      const int64_t count = std::min(piece_count, span.count - begin);
       if (span.output != span.input) {
-        copy_bytes(piece.data, static_cast<const char*>(span.input) + begin * item,
-                   piece.count * item);
+        copy_bytes(data, static_cast<const char*>(span.input) + begin * item, count * item);
       }
-      how.scale_input(piece.data, piece.count);
-      if (piece.count * item > small_bytes) {
-        next(piece);
-        continue;
+      how.scale_input(data, count);
+      if (count * item > small_bytes) {
+        staged_.add_long(data, count);
+      } else {
+        staged_.add_short(data, count);
       }
-      next({});
-      next({});
-      exchange_small(piece, how, item);
     }
   }
-  next({});
-  next({});
-}
-
-// Waits for what is on its way and has the next piece follow. While that travels, the piece that is
-// whole now is put in place.
-void P2pCommunicator::advance(OnTheWay& way, const Piece& next, const RankReduction& how,
-                              int64_t item) {
-  if (way.scattered.count > 0 || way.gathered.count > 0) wait();
-  const Piece whole = std::exchange(way.gathered, std::exchange(way.scattered, next));
-  std::swap(gather_box_, whole_box_);
-  if (way.gathered.count > 0) {
-    reduce_own_slice(way.gathered, how, item);
-    post_allgather(way.gathered, item);
-  }
-  if (next.count > 0) post_reduce_scatter(next, item);
-  if (whole.count > 0) place_slices(whole, item);
-}
-
-void P2pCommunicator::exchange_small(const Piece& piece, const RankReduction& how, int64_t item) {
-  const int64_t bytes = piece.count * item;
-  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(bytes * (size_ - 1))));
-  char* slot = inbox_.data();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    transport_->receive(peer, slot, bytes);
-    slot += bytes;
-  }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) transport_->send(peer, piece.data, bytes);
-  }
-  wait();
-  combine_with_inbox(piece.data, piece.count, how, item);
+  staged_.finish();
 }
 
 // The contributions of the others lie in `inbox_`, in rank order, and are overwritten.
@@ -89,60 +69,6 @@ void P2pCommunicator::combine_with_inbox(char* own, int64_t count, const RankRed
   how.combine_all(own, others, count, [&](int peer) {
     return peer == rank_ ? own : others + (peer < rank_ ? peer : peer - 1) * count * item;
   });
-}
-
-void P2pCommunicator::post_reduce_scatter(const Piece& piece, int64_t item) {
-  const int64_t own_bytes =
-      (slice_begin(piece.count, rank_ + 1) - slice_begin(piece.count, rank_)) * item;
-  inbox_.resize(std::max(inbox_.size(), static_cast<size_t>(own_bytes * (size_ - 1))));
-  char* slot = inbox_.data();
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    transport_->receive(peer, slot, own_bytes);
-    slot += own_bytes;
-  }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const int64_t begin = slice_begin(piece.count, peer);
-    const int64_t count = slice_begin(piece.count, peer + 1) - begin;
-    transport_->send(peer, piece.data + begin * item, count * item);
-  }
-}
-
-void P2pCommunicator::reduce_own_slice(const Piece& piece, const RankReduction& how, int64_t item) {
-  const int64_t begin = slice_begin(piece.count, rank_);
-  const int64_t count = slice_begin(piece.count, rank_ + 1) - begin;
-  combine_with_inbox(piece.data + begin * item, count, how, item);
-}
-
-// Where a transport can leave messages behind, the others' slices come into a box and go to the
-// tensor when they are whole: nothing that a script may use again is ever written by a message.
-void P2pCommunicator::post_allgather(const Piece& piece, int64_t item) {
-  char* target = piece.data;
-  if (transport_->leaves_behind()) {
-    gather_box_.resize(std::max(gather_box_.size(), static_cast<size_t>(piece.count * item)));
-    target = gather_box_.data();
-  }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const int64_t begin = slice_begin(piece.count, peer);
-    transport_->receive(peer, target + begin * item,
-                        (slice_begin(piece.count, peer + 1) - begin) * item);
-  }
-  const int64_t begin = slice_begin(piece.count, rank_);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    transport_->send(peer, piece.data + begin * item,
-                     (slice_begin(piece.count, rank_ + 1) - begin) * item);
-  }
-}
-
-void P2pCommunicator::place_slices(const Piece& piece, int64_t item) {
-  if (!transport_->leaves_behind()) return;
-  const int64_t begin = slice_begin(piece.count, rank_) * item;
-  const int64_t end = slice_begin(piece.count, rank_ + 1) * item;
-  copy_bytes(piece.data, whole_box_.data(), begin);
-  copy_bytes(piece.data + end, whole_box_.data() + end, piece.count * item - end);
 }
 
 void P2pCommunicator::allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) {

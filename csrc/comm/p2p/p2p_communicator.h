@@ -1,24 +1,23 @@
 // Collectives over point-to-point messages.
 //
-// Vocabulary: a *piece* is at most piece_bytes of one or several spans' elements and is the unit of
-// the exchange; each piece is cut into one *slice* per rank. n ranks, M bytes:
+// Vocabulary: a *piece* is a part of the elements of one or several spans and is the unit of the
+// exchange; a *slice* is a rank's share of a piece. n ranks, M bytes:
 //
-//   large piece   reduce-scatter, then allgather, each by direct messages to every peer: 2 rounds,
-//                 2 (n-1)/n M bytes per rank: the ring's volume with fewer rounds; the second round
-//                 of a piece and the first one of the next are one
-//   reduce_scatter, alltoall   direct messages to every peer: 1 round
-//   small piece   everybody sends everything to everybody: 1 round, (n-1) M bytes
+//   allreduce     in stages (stages.h, staged_allreduce.h): 2 (n-1)/n M bytes per rank; up to
+//                 small_bytes everybody of a stage sends everything to everybody of it
+//   reduce_scatter, alltoall, allgather   direct messages to every peer: 1 round
+//   broadcast     a binomial tree
 //
-// The owner of a slice combines the n contributions in rank order, whatever their order of arrival:
-// the result is a function of the inputs alone, bit for bit. Trade-off: n-1 messages per rank and
-// round; good to some 16 ranks per communicator, beyond that the hierarchical backend divides the
-// work.
+// Contributions are combined in an order that follows from ranks and hosts alone, whatever their
+// order of arrival and wherever an element lies: the result is a function of the inputs, bit for
+// bit.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/p2p/staged_allreduce.h"
 #include "comm/point_to_point.h"
 #include "common/message_memory.h"
 #include "common/reduce.h"
@@ -30,11 +29,15 @@ class P2pCommunicator final : public Communicator {
   // So much is exchanged at a time. Measured on 2 ranks of one host, 1-16 MiB make no difference
   // and 256 KiB cost a quarter more.
   static constexpr int64_t piece_bytes = int64_t{4} << 20;
-  // Up to here one round of whole copies is faster than two rounds of slices.
+  // The same where there are several stages: the more pieces, the more of them are at work at once.
+  static constexpr int64_t staged_piece_bytes = int64_t{1} << 20;
+  // Up to here whole copies, in half the rounds, are faster than slices.
   static constexpr int64_t small_bytes = 16 << 10;
 
-  // `on_wait` is called while waiting; see communicator.h.
-  P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait);
+  // `on_wait` is called while waiting; see communicator.h. `host_of_rank`: where the ranks are, as
+  // HostMap has it; empty: every way between two is the same.
+  P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHook on_wait,
+                  const std::vector<int>& host_of_rank = {});
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -48,35 +51,17 @@ class P2pCommunicator final : public Communicator {
   void alltoall(const void* send, void* receive, const std::vector<int64_t>& bytes) override;
 
  private:
-  struct Piece {
-    char* data = nullptr;
-    int64_t count = 0;  // 0 means that there is no piece
-  };
-
-  // Two pieces travel at a time, so that there is one wait a piece.
-  struct OnTheWay {
-    Piece scattered;  // its slices go to the ranks that reduce them
-    Piece gathered;   // its reduced slices go to all
-  };
-
-  void advance(OnTheWay& way, const Piece& next, const RankReduction& how, int64_t item);
-  void exchange_small(const Piece& piece, const RankReduction& how, int64_t item);
-  void post_reduce_scatter(const Piece& piece, int64_t item);
-  void reduce_own_slice(const Piece& piece, const RankReduction& how, int64_t item);
   void combine_with_inbox(char* own, int64_t count, const RankReduction& how, int64_t item);
-  void post_allgather(const Piece& piece, int64_t item);
-  void place_slices(const Piece& piece, int64_t item);
-  int64_t slice_begin(int64_t count, int slice) const { return count * slice / size_; }
   void wait();
 
   std::shared_ptr<PointToPoint> transport_;
   WaitHook on_wait_;
   int rank_;
   int size_;
+  bool has_several_stages_;
+  StagedAllreduce staged_;
   MessageVector<char> inbox_;
   MessageVector<char> outbox_;
-  MessageVector<char> gather_box_;
-  MessageVector<char> whole_box_;  // what has come is there while it is put in place
 };
 
 }  // namespace autotune

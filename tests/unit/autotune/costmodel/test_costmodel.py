@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 
 from autotune.costmodel import EngineCosts, Link, Machine, Workload, fit_link, matched, predict
+from autotune.costmodel.collectives import allreduce_us, stage_sizes
 from autotune.errors import InvalidSettingError
 from autotune.trial import CommParams
 
@@ -73,11 +75,36 @@ def test_a_cache_that_forgets_costs_negotiation() -> None:
     assert predict(WORKLOAD, TWO_HOSTS, small).step_us == off
 
 
-def test_two_levels_win_on_a_slow_cable_and_change_nothing_on_one_host() -> None:
+def test_equal_hosts_send_the_same_bytes_flat_and_in_two_levels_which_has_fewer_rounds() -> None:
     one, two = CommParams(), CommParams(hierarchical_allreduce=True)
     flat, staged = (predict(WORKLOAD, TWO_HOSTS, p).exposed_us for p in (one, two))
-    assert 1.7 < flat / staged < 2.3  # twice the bytes leave a host
+    assert 1.0 < flat / staged < 1.2
+    cable = allreduce_us(TWO_HOSTS, 1e8, two_level=False) / TWO_HOSTS.cross.us_per_byte
+    assert cable == pytest.approx(1e8, rel=0.05)  # 2 (H-1)/H of them, however many ranks
     assert predict(WORKLOAD, ONE_HOST, one) == predict(WORKLOAD, ONE_HOST, two)
+
+
+def test_the_stages_of_ranks_are_those_of_the_engine() -> None:
+    assert [stage_sizes(ranks) for ranks in (1, 2, 8, 9)] == [(), (2,), (8,), (3, 3)]
+    table = {10: (2, 5), 11: (11,), 12: (3, 4), 13: (13,), 15: (3, 5), 16: (4, 4), 32: (4, 8)}
+    assert {ranks: stage_sizes(ranks) for ranks in table} == table
+    for ranks in range(2, 200):
+        assert math.prod(stage_sizes(ranks)) == ranks
+
+
+def test_more_ranks_on_a_host_make_an_allreduce_between_hosts_no_slower_by_its_bytes() -> None:
+    times = [
+        allreduce_us(dataclasses.replace(TWO_HOSTS, local_size=lanes), 1e8, two_level=False)
+        for lanes in (1, 2, 4, 16)
+    ]
+    assert max(times) < 1.1 * min(times)
+
+
+def test_a_latency_of_stages_grows_with_their_number_not_with_the_ranks() -> None:
+    cable = Link(alpha_us=100, us_per_byte=1e-9)
+    hosts = [Machine(hosts=n, local_size=1, cross=cable) for n in (2, 4, 16, 64, 256)]
+    times = [allreduce_us(machine, 100, two_level=False) for machine in hosts]
+    assert times == pytest.approx([100, 150, 300, 450, 600])
 
 
 def test_gathered_tensors_feel_their_own_boolean_only() -> None:
@@ -92,7 +119,8 @@ def test_gathered_tensors_feel_their_own_boolean_only() -> None:
 
 
 def test_work_of_the_engine_that_takes_a_core_delays_the_computation() -> None:
-    busy = dataclasses.replace(TWO_HOSTS, engine=EngineCosts(stolen=1.0, announce_us=500))
+    cable = TWO_HOSTS.slowed(0.1)  # communication does not outlast what is delayed
+    busy = dataclasses.replace(cable, engine=EngineCosts(stolen=1.0, announce_us=500))
     idle = dataclasses.replace(busy, engine=dataclasses.replace(busy.engine, stolen=0.0))
     params = CommParams(cycle_time_ms=0.1)
     assert predict(WORKLOAD, busy, params).step_us > predict(WORKLOAD, idle, params).step_us
