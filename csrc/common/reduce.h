@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/copy.h"
 #include "common/types.h"
 
 namespace autotune {
@@ -63,6 +64,7 @@ class RankReduction {
                     Contribution&& contribution) const {
     if (is_half(type_)) return combine_halves(out, ranks, count, step, contribution);
     const char* sum = contribution(0);
+    if (ranks == 1) copy_bytes(out, sum, count * item());
     for (int peer = 1; peer < ranks; ++peer) {
       char* const to = peer == ranks - 1 ? out : partial;
       combine(to, sum, contribution(peer), count, type_, op_);

@@ -136,6 +136,71 @@ TEST(bfloat16_sums_round_once) {
   CHECK_EQUAL(float_from_bfloat16(a), 1.0f);  // 1 + 2^-8 is a tie: to even
 }
 
+namespace {
+
+// Reduces the elements of `inputs` in two steps: every `group` ranks in a row, then their results.
+std::vector<float> reduced_in_two_steps(const RankReduction& how, DataType type,
+                                        const std::vector<std::vector<float>>& inputs, int group) {
+  const auto count = static_cast<int64_t>(inputs[0].size());
+  const RankReduction::Step first{true, false}, last{false, true};
+  std::vector<std::vector<char>> results;
+  for (size_t begin = 0; begin < inputs.size(); begin += static_cast<size_t>(group)) {
+    std::vector<std::vector<char>> from(static_cast<size_t>(group));
+    for (size_t i = 0; i < from.size(); ++i) {
+      from[i].resize(static_cast<size_t>(count * how.item_before(first)));
+      convert(from[i].data(), type, inputs[begin + i].data(), DataType::float32, count);
+      how.scale_input(from[i].data(), count);
+    }
+    std::vector<char> out(static_cast<size_t>(count * how.item_after(first)));
+    how.combine_some(out.data(), from[0].data(), group, count, first,
+                     [&](int peer) { return from[static_cast<size_t>(peer)].data(); });
+    results.push_back(out);
+  }
+  std::vector<char> out(static_cast<size_t>(count * how.item_after(last)));
+  how.combine_some(out.data(), results[0].data(), static_cast<int>(results.size()), count, last,
+                   [&](int peer) { return results[static_cast<size_t>(peer)].data(); });
+  std::vector<float> seen(inputs[0].size());
+  convert(seen.data(), DataType::float32, out.data(), type, count);
+  return seen;
+}
+
+}  // namespace
+
+TEST(factors_are_applied_once_however_many_steps_a_reduction_has) {
+  const std::vector<std::vector<float>> inputs{{1, 8, 2}, {2, 4, 2},  {4, 2, 2},
+                                               {8, 1, 2}, {1, -4, 2}, {2, -8, 2}};
+  struct Case {
+    ReduceOp op;
+    std::vector<float> expected;  // of inputs times 2, and of the result by 4
+  };
+  for (const auto& [op, expected] :
+       std::vector<Case>{{ReduceOp::sum, {9, 1.5f, 6}},
+                         {ReduceOp::average, {1.5f, 0.25f, 1}},
+                         {ReduceOp::product, {16 * 128, 16 * 2048, 16 * 64}},
+                         {ReduceOp::min, {0.5f, -4, 1}},
+                         {ReduceOp::max, {4, 4, 1}}}) {
+    for (DataType type : {DataType::float16, DataType::bfloat16, DataType::float32}) {
+      const RankReduction how(type, op, 2.0, 0.25, 6);
+      for (int group : {2, 3, 6}) {
+        const std::vector<float> seen = reduced_in_two_steps(how, type, inputs, group);
+        for (size_t i = 0; i < seen.size(); ++i) CHECK_EQUAL(seen[i], expected[i]);
+      }
+    }
+  }
+}
+
+// 1 + 3/512 lies nearest to 1 + 1/128; rounded after the first step it would be 1.
+TEST(halves_are_rounded_in_the_last_step_only) {
+  const float small = 0x1p-9f;
+  const RankReduction sum(DataType::bfloat16, ReduceOp::sum, 1.0, 1.0, 4);
+  const std::vector<std::vector<float>> inputs{{1}, {small}, {small}, {small}};
+  CHECK_EQUAL(reduced_in_two_steps(sum, DataType::bfloat16, inputs, 2)[0], 1 + 0x1p-7f);
+  // Nor does a partial sum overflow.
+  const RankReduction average(DataType::float16, ReduceOp::average, 1.0, 1.0, 4);
+  const std::vector<std::vector<float>> large(4, {65504});
+  CHECK_EQUAL(reduced_in_two_steps(average, DataType::float16, large, 2)[0], 65504);
+}
+
 TEST(min_and_max_of_a_nan_and_anything_are_nan_and_of_the_rest_what_they_say) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
