@@ -1,10 +1,13 @@
-// negotiation_bench [pieces [asleep]]: what the coordinator pays per training step of 161 cached
-// tensors, by number of ranks. All ranks are in this thread, with real connections: it shows the
-// cost of the work, not of waiting, of wake-ups or of other cores' caches (experiments/negotiation
-// does).
+// negotiation_bench [pieces [asleep [elsewhere]]]: what the coordinator pays per training step of
+// 161 cached tensors, by number of ranks. All ranks are in this thread, with real connections: it
+// shows the cost of the work, not of waiting, of wake-ups or of other cores' caches
+// (experiments/negotiation does).
 //
 // `pieces`: request lists in which every rank announces its tensors; default 1. `asleep`: not 0:
-// the other ranks seem to sleep when the answer comes (but nobody is woken here).
+// the other ranks seem to sleep when the answer comes (but nobody is woken here). `elsewhere`: not
+// 0: they are connected by TCP, as ranks of other hosts are; the cable is this machine's loopback.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -83,14 +86,37 @@ std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> connect(
   return {std::move(first), std::move(second)};
 }
 
+// The same between hosts: without shared memory.
+std::pair<std::unique_ptr<Connection>, std::unique_ptr<Connection>> connect_by_tcp() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int first = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  if (::bind(listener, name, length) != 0 || ::listen(listener, 1) != 0 ||
+      ::getsockname(listener, name, &length) != 0 || ::connect(first, name, length) != 0) {
+    std::abort();
+  }
+  const int second = ::accept(listener, nullptr, nullptr);
+  if (second < 0) std::abort();
+  ::close(listener);
+  for (const int fd : {first, second}) {
+    const int yes = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  }
+  return {std::make_unique<Connection>(first), std::make_unique<Connection>(second)};
+}
+
 class Bench {
  public:
-  Bench(int size, int pieces, bool asleep)
+  Bench(int size, int pieces, bool asleep, bool elsewhere)
       : size_(size), pieces_(pieces), asleep_(asleep), coordinator_(size, {}) {
     std::vector<std::unique_ptr<Connection>> connections;
     const auto bell = std::make_shared<Bell>();
     for (int rank = 1; rank < size; ++rank) {
-      auto [here, there] = connect(bell);
+      auto [here, there] = elsewhere ? connect_by_tcp() : connect(bell);
       connections.push_back(std::move(here));
       workers_.push_back(std::move(there));
     }
@@ -162,7 +188,10 @@ class Bench {
           worker->send(FrameType::requests, bytes_);
         }
       });
-      read_.measure([&] { control_->pump(frames_); });
+      read_.measure([&] {
+        // By TCP not all of it may have come.
+        while (frames_.size() < workers_.size()) control_->pump(frames_);
+      });
       add_.measure([&] {
         coordinator_.add(0, list, Clock::now());
         for (; !frames_.empty(); frames_.pop_front()) {
@@ -182,7 +211,7 @@ class Bench {
     send_.measure([&] { control_->send_all(FrameType::responses, bytes_); });
     hear_.measure([&] {
       for (auto& worker : workers_) {
-        worker->receive(0, frames_);
+        while (frames_.empty()) worker->receive(0, frames_);
         ResponseList list = decode(frames_.front().payload, 0, pool_);
         if (list.responses.size() != 1) std::abort();
         pool_.give(std::move(list));
@@ -220,9 +249,10 @@ class Bench {
 int main(int argc, char** argv) {
   const int pieces = argc > 1 ? std::atoi(argv[1]) : 1;
   const bool asleep = argc > 2 && std::atoi(argv[2]) != 0;
+  const bool elsewhere = argc > 3 && std::atoi(argv[3]) != 0;
   bool first = true;
   for (int size : {2, 4, 8, 16, 32, 64, 256}) {
-    autotune::Bench bench(size, pieces, asleep);
+    autotune::Bench bench(size, pieces, asleep, elsewhere);
     if (std::exchange(first, false)) {
       std::printf("ranks");
       for (const auto* part : bench.parts()) std::printf("  %8s      #", part->name);
