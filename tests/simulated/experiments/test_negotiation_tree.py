@@ -1,0 +1,96 @@
+"""The simulated tree of negotiation: its formula, what was measured, and what a tree is for."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tree
+from tree import Costs, Job, formula_us, simulated_us
+
+COSTS = Costs(decide=10.0, near_read=0.2, near_send=0.1, far_read=0.6, far_send=2.0, latency=25.0)
+
+
+def full(fan: int, levels: int) -> int:
+    """Return the hosts of a tree in which every level is full."""
+    return sum(fan**level for level in range(levels + 1))
+
+
+@pytest.mark.parametrize(("fan", "levels"), [(2, 1), (2, 5), (3, 3), (8, 3), (16, 2)])
+def test_the_formula_is_the_simulation_where_every_level_is_full(fan: int, levels: int) -> None:
+    job = Job(hosts=full(fan, levels), host_ranks=4, fan=fan)
+    assert job.levels == levels
+    assert simulated_us(job, COSTS) == pytest.approx(formula_us(job, COSTS), rel=0.01)
+
+
+@pytest.mark.parametrize("fan", [None, 2, 5, 16, 1000])
+@pytest.mark.parametrize("hosts", [1, 2, 7, 100, 300])
+def test_no_order_of_announcements_takes_longer_than_the_formula_and_ranks_that_come_late(
+    fan: int | None, hosts: int
+) -> None:
+    job = Job(hosts=hosts, host_ranks=4, fan=fan)
+    random = np.random.default_rng(hosts)
+    # Ranks of a leader may come together with the messages of other leaders, on every level.
+    most = formula_us(job, COSTS) + job.levels * (job.host_ranks - 1) * COSTS.near_read
+    for spread_us in (0.0, 1.0, 30.0, 1000.0):
+        ready = random.uniform(0, spread_us, (hosts, job.host_ranks))
+        assert COSTS.decide < simulated_us(job, COSTS, ready) <= most + 1e-6
+
+
+def test_every_leader_reports_to_one_that_is_nearer_to_the_top() -> None:
+    job = Job(hosts=101, host_ranks=1, fan=7)
+    parents = {child: leader for leader in range(job.hosts) for child in job.children(leader)}
+    assert sorted(parents) == list(range(1, job.hosts))
+    assert all(parent < child for child, parent in parents.items())
+
+
+def test_the_last_rank_decides_however_early_the_others_were() -> None:
+    job = Job(hosts=9, host_ranks=2, fan=2)
+    ready = np.zeros((9, 2))
+    ready[8, 1] = 1e6
+    alone = simulated_us(job, COSTS, ready)
+    # Nobody else is read after it: a message a level up, and all of them down.
+    hops = job.levels * (COSTS.far_send + COSTS.latency + COSTS.far_read)
+    assert COSTS.decide + hops < alone < simulated_us(job, COSTS)
+
+
+def test_formula_and_simulation_are_what_was_measured_of_stars() -> None:
+    stored = json.loads(tree.STORED.read_text())
+    costs = tree.costs_of(stored)
+    near = tree.points_of(stored["near"], *tree.PARTS)
+    far = tree.points_of(stored["far"], *tree.PARTS)
+    assert max(near) == max(far) == 256
+    without_cable = Costs(**{**vars(costs), "latency": 0.0})
+    for ranks in (4, 16, 32):
+        played = simulated_us(Job(hosts=1, host_ranks=ranks), costs)
+        assert played == pytest.approx(near[ranks], rel=0.1)
+    for ranks in (4, 16, 32, 64, 256):  # the other end of a message is not in what was measured
+        played = simulated_us(Job(hosts=ranks, host_ranks=1), without_cable) - costs.far
+        assert played == pytest.approx(far[ranks], rel=0.25)
+    real = tree.processes()
+    theirs = tree.costs_of_processes(costs, real)
+    for ranks, time in real.items():
+        played = simulated_us(Job(hosts=1, host_ranks=ranks), theirs)
+        assert played == pytest.approx(time, rel=0.25)
+
+
+def test_what_the_bench_prints_is_read() -> None:
+    text = (
+        "ranks     (say)      #      read      #      send      #  coordinator      #   (us, x)\n"
+        "    2      0.12    0.0      0.08    1.0      0.16    0.0        11.89    0.0\n"
+        "   16      1.29    0.0      0.86    0.0      2.03    0.0        16.68    0.0\n"
+    )
+    assert tree.read_bench(text) == [
+        ("2", "read", 0.08),
+        ("2", "send", 0.16),
+        ("16", "read", 0.86),
+        ("16", "send", 2.03),
+    ]
+
+
+def test_a_tree_reaches_16384_ranks_in_the_time_in_which_a_star_reaches_some_hundred() -> None:
+    costs = tree.costs_of(json.loads(tree.STORED.read_text()))
+    tall = simulated_us(Job(hosts=2048, host_ranks=8, fan=16), costs)
+    assert tall < formula_us(Job(hosts=2048, host_ranks=8, fan=16), costs) < 500
+    assert simulated_us(Job(hosts=2048, host_ranks=8), costs) > 50 * tall
