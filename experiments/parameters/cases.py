@@ -68,6 +68,12 @@ CASES = {
         step=f"{SMALL}, 20 ms backward",
         rate_mbit=200,
     ),
+    "allreduce-float16": Case(
+        parameter="hierarchical_allreduce",
+        values=(False, True),
+        step="a group of 60 gradients in float16 (2 MB)",
+        rate_mbit=200,
+    ),
     "allgather": Case(
         parameter="hierarchical_allgather",
         values=(False, True),

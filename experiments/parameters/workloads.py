@@ -51,10 +51,11 @@ class Group:
     Args:
         count: Tensors.
         elements: Of each.
+        dtype: Of each.
     """
 
-    def __init__(self, count: int, elements: int) -> None:
-        self.tensors = [torch.zeros(elements) for _ in range(count)]
+    def __init__(self, count: int, elements: int, dtype: torch.dtype = torch.float32) -> None:
+        self.tensors = [torch.zeros(elements, dtype=dtype) for _ in range(count)]
 
     def fill(self) -> None:
         for number, tensor in enumerate(self.tensors):
@@ -79,6 +80,8 @@ def make_steps(name: str) -> Replay | Gathers | Group:
         return Replay(small_tensors(), forward_s=0.0, backward_s=0.020)
     if name == "cache":
         return Group(1000, 16)
+    if name == "allreduce-float16":
+        return Group(60, 16 * 1024, torch.float16)
     if name == "cache-two-hosts":
         return Replay([64] * 500, forward_s=0.0, backward_s=0.0)
     if name == "cycle":
