@@ -13,7 +13,10 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
+
+#include "common/errors.h"
 
 namespace autotune {
 
@@ -51,7 +54,12 @@ using MessageMemory = std::unique_ptr<char[], MessageDeleter>;
 
 inline MessageMemory message_memory(int64_t bytes) {
   const auto count = static_cast<size_t>(bytes);
-  return MessageMemory(static_cast<char*>(::operator new[](count, message_alignment)));
+  void* const memory = ::operator new[](count, message_alignment, std::nothrow);
+  if (memory == nullptr) {
+    throw EngineError("memory: expected " + std::to_string(bytes) +
+                      " bytes for results or the fusion buffer, got none from the system");
+  }
+  return MessageMemory(static_cast<char*>(memory));
 }
 
 }  // namespace autotune

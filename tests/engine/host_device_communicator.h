@@ -194,6 +194,7 @@ class HostDeviceCommunicator final : public DeviceCommunicator {
     convert(&factor, DataType::float32, &short_factor, type, 1);
     for (const Span& span : spans) {
       const auto count = static_cast<size_t>(span.count);
+      if (count == 0) continue;
       std::vector<uint16_t> all(count * size);
       uint16_t* const own = all.data() + count * static_cast<size_t>(plain.rank());
       std::memcpy(own, span.input, 2 * count);

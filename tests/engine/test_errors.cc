@@ -1,6 +1,7 @@
 // Whatever ranks disagree about fails on every rank with tensor, ranks and both values in the text,
 // and the engine goes on.
 #include "check.h"
+#include "common/message_memory.h"
 #include "engine/engine.h"
 #include "engine_fixture.h"
 
@@ -107,4 +108,8 @@ TEST(an_error_leaves_other_tensors_in_flight_alone) {
       CHECK_EQUAL(data[i][29], 2);
     }
   });
+}
+
+TEST(memory_that_cannot_be_had_is_an_error_that_names_the_bytes) {
+  CHECK_THROWS(EngineError, "expected 1152921504606846976 bytes", message_memory(int64_t{1} << 60));
 }

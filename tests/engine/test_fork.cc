@@ -64,8 +64,8 @@ TEST(a_rank_that_ends_is_seen_though_children_that_it_forked_live) {
     auto plane = join(rendezvous, rank, 2);
     if (rank == 1) {
       child.emplace();
+      ended = true;  // before: the other may look as soon as the connection is closed
       plane.reset();
-      ended = true;
       return;
     }
     const auto start = std::chrono::steady_clock::now();

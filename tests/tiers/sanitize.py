@@ -24,15 +24,16 @@ from run_tiers import test_environment  # noqa: E402
 from tiers.commands import BIN, run  # noqa: E402
 
 OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
+    # As without it: memory that cannot be had is an error of the engine, by name.
+    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1",
     # Open MPI's memory hooks (libucm) replace functions that the sanitizers replace, too.
     "UCX_MEM_MMAP_HOOK_MODE": "none",
     "OMPI_MCA_memory": "^patcher",
 }
 # Python and PyTorch never free what lives as long as the process.
-OPTIONS_IN_PYTHON = {"ASAN_OPTIONS": "detect_leaks=0"}
+OPTIONS_IN_PYTHON = {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}
 
 
 def main(names: list[str]) -> int:
