@@ -35,7 +35,7 @@ LINKED = ("c", "m", "pthread", "dl", "rt")
 ALLOWED = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d+|libgcc_s\.so\.1|ld-linux-x86-64\.so\.2")
 """What the engine may need: no MPI, no C++ library."""
 
-LIBRARIES = (r"_engine\..*\.so$", r"libhorovod_tensorflow\.so$")
+LIBRARIES = (r"_engine\..*\.so$", r"libhorovod_tensorflow\.so$", r"libautotune_nccl_tuner\.so$")
 
 
 class WheelError(RuntimeError):

@@ -33,6 +33,9 @@ class Params:
         cache_capacity: int,
         hierarchical_allreduce: bool,
         hierarchical_allgather: bool,
+        nccl_algorithm: int = 0,
+        nccl_protocol: int = 0,
+        nccl_channels: int = 0,
     ) -> None: ...
     @staticmethod
     def fields() -> list[tuple[str, str, int | float | bool]]:
@@ -42,6 +45,9 @@ class Params:
     cache_capacity: int
     hierarchical_allreduce: bool
     hierarchical_allgather: bool
+    nccl_algorithm: int
+    nccl_protocol: int
+    nccl_channels: int
 
 class Options:
     """Everything the engine is told once; csrc reads no environment variable."""
@@ -292,6 +298,7 @@ class Engine:
         nvrtc: str,
         allocate: Callable[[int, int], tuple[int, object] | None],
         host_id: str = "",
+        nccl_tuner: str = "",
     ) -> None:
         """**Local.** From now on this rank communicates tensors of GPU ``index``, too.
 

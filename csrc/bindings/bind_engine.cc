@@ -138,14 +138,14 @@ void bind_engine(py::module_& module) {
       .def(
           "use_device",
           [](Engine& engine, int index, const std::string& nccl, const std::string& nvrtc,
-             py::object allocate, const std::string& host_id) {
-            const DeviceOptions options{nccl, nvrtc, host_id};
+             py::object allocate, const std::string& host_id, const std::string& nccl_tuner) {
+            const DeviceOptions options{nccl, nvrtc, host_id, nccl_tuner};
             auto memory = std::make_shared<FrameworkAllocator>(std::move(allocate));
             const py::gil_scoped_release unlocked;
             engine.use_device(index,
                               [&](int which) { return make_cuda_backend(which, options, memory); });
           },
-          "index"_a, "nccl"_a, "nvrtc"_a, "allocate"_a, "host_id"_a = "")
+          "index"_a, "nccl"_a, "nvrtc"_a, "allocate"_a, "host_id"_a = "", "nccl_tuner"_a = "")
       .def_property_readonly("has_device", &Engine::has_device)
       .def_property_readonly("device_stream", &Engine::device_stream)
       .def("order", &Engine::order, "handle"_a, "stream"_a)

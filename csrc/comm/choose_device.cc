@@ -29,13 +29,15 @@ int cuda_version() {
 DeviceBackend make_cuda_backend(int index, const DeviceOptions& options,
                                 std::shared_ptr<Allocator> memory) {
   auto nccl = std::make_shared<const NcclLibrary>(options.nccl);
+  auto tuner = std::make_shared<NcclTuner>(options.nccl_tuner);
   auto device = std::make_unique<CudaDevice>(index, options.nvrtc);
   const Device& known = *device;  // outlives what is connected
-  const auto connect = [nccl, &known, host_id = options.host_id](Communicator* plain, int color,
-                                                                 const auto& on_wait) {
-    return NcclCommunicator::connect(nccl, known, host_id, plain, color, on_wait);
+  const auto connect = [nccl, tuner, &known, host_id = options.host_id](
+                           Communicator* plain, int color, const auto& on_wait) {
+    return NcclCommunicator::connect(nccl, tuner, known, host_id, plain, color, on_wait);
   };
-  return {std::move(device), connect, std::move(memory)};
+  const auto tune = [tuner](const Params& params) { tuner->choose(params); };
+  return {std::move(device), connect, std::move(memory), tune};
 }
 
 std::unique_ptr<DeviceCommunicator> choose_two_levels(DeviceCommunicator& flat,

@@ -17,6 +17,8 @@ struct DeviceOptions {
   // By this NCCL_HOSTID NCCL tells hosts apart; where it is empty, by their names. Only ranks of
   // different hosts may share a GPU.
   std::string host_id;
+  // The tuner of this package that NCCL was told to load; where it is empty, there is none.
+  std::string nccl_tuner;
 };
 
 // 0 where there is none. `path`: of NCCL, or empty.

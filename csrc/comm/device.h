@@ -171,11 +171,13 @@ class DeviceGroup {
 using DeviceConnector = std::function<std::unique_ptr<DeviceCommunicator>(
     Communicator* plain, int color, const WaitHook& on_wait)>;
 
-// The GPU of this process, how its ranks get communicators, and where its memory comes from.
+// The GPU of this process, how its ranks get communicators, where its memory comes from, and what
+// is to be told of the parameters that are in force from now on, nullptr: nothing.
 struct DeviceBackend {
   std::unique_ptr<Device> device;
   DeviceConnector connect;
   std::shared_ptr<Allocator> memory;
+  std::function<void(const Params&)> tune = nullptr;
 };
 
 }  // namespace autotune

@@ -42,13 +42,17 @@ enum class DataType : uint8_t {
 
 using Shape = std::vector<int64_t>;
 
-// The five communication parameters; see autotune/space.py for units and domains.
+// The communication parameters; see autotune/space.py and autotune/tables/nccl.py for units and
+// domains.
 struct Params {
   int64_t fusion_threshold_bytes = 64 << 20;
   double cycle_time_ms = 1.0;
   int64_t cache_capacity = 1024;
   bool hierarchical_allreduce = false;
   bool hierarchical_allgather = false;
+  int64_t nccl_algorithm = 0;
+  int64_t nccl_protocol = 0;
+  int64_t nccl_channels = 0;
 };
 
 // Calls `visit(name, unit, member)` for every field.
@@ -59,6 +63,9 @@ void visit_params(Visit&& visit) {
   visit("cache_capacity", "entries", &Params::cache_capacity);
   visit("hierarchical_allreduce", "0 or 1", &Params::hierarchical_allreduce);
   visit("hierarchical_allgather", "0 or 1", &Params::hierarchical_allgather);
+  visit("nccl_algorithm", "NCCL's number + 1", &Params::nccl_algorithm);
+  visit("nccl_protocol", "NCCL's number + 1", &Params::nccl_protocol);
+  visit("nccl_channels", "channels", &Params::nccl_channels);
 }
 
 // False for numbers that are none of the list.

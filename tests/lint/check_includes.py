@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LAYERS = {
     "common": (),
     "control": ("common",),
-    "comm": ("common",),
+    "nccl_tuner": (),
+    "comm": ("common", "nccl_tuner"),
     "engine": ("common", "control", "comm"),
     "bindings": ("common", "control", "comm", "engine"),
     "tensorflow": ("common", "bindings"),

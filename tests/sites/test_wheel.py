@@ -66,7 +66,7 @@ def test_the_wheel_is_portable_and_holds_an_engine_and_tensorflows_operations(to
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     libraries = sorted(Path(name).name.split(".")[0] for name in names if ".so" in name)
-    assert libraries == ["_engine", "libhorovod_tensorflow"]
+    assert libraries == ["_engine", "libautotune_nccl_tuner", "libhorovod_tensorflow"]
     folders = {name.split("/")[0] for name in names}
     assert {f for f in folders if not f.endswith(".dist-info")} == {"autotune", "horovod"}
 

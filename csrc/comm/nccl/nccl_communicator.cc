@@ -116,18 +116,28 @@ NcclId exchange_id(const NcclLibrary& nccl, Communicator& plain, const std::vect
   return ids[static_cast<size_t>(members[0])];
 }
 
+// Whether the tuner serves the communicator of the members on all of them.
+bool all_are_tuned(Communicator& plain, const std::vector<int>& members, bool own) {
+  std::vector<uint8_t> tuned(static_cast<size_t>(plain.size()));
+  tuned[static_cast<size_t>(plain.rank())] = own ? 1 : 0;
+  plain.allgather(tuned.data(), std::vector<int64_t>(tuned.size(), 1));
+  return std::all_of(members.begin(), members.end(),
+                     [&](int rank) { return tuned[static_cast<size_t>(rank)] != 0; });
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
-    std::shared_ptr<const NcclLibrary> nccl, const Device& device, const std::string& host_id,
-    Communicator* plain, int color, const WaitHook& on_wait) {
+    std::shared_ptr<const NcclLibrary> nccl, std::shared_ptr<NcclTuner> tuner, const Device& device,
+    const std::string& host_id, Communicator* plain, int color, const WaitHook& on_wait) {
   int rank = 0, size = 1;
   NcclId id{};
+  std::vector<int> members{0};
   if (plain == nullptr) {
     nccl->check(nccl->make_id(&id), "starting a communicator");
   } else {
     check_devices(device, host_id, *plain);
-    const std::vector<int> members = members_of(*plain, color);
+    members = members_of(*plain, color);
     const auto own = std::find(members.begin(), members.end(), plain->rank());
     rank = static_cast<int>(own - members.begin());
     size = static_cast<int>(members.size());
@@ -135,13 +145,16 @@ std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
   }
   struct Made {
     void* communicator = nullptr;
+    uint64_t number = 0;
     std::atomic<bool> is_wanted{true};
   };
   const auto made = std::make_shared<Made>();
   // A communicator belongs to the GPU that is current in the thread that makes it.
-  const NcclCall making([nccl, made, size, id, rank, bind = device.binder()] {
+  const NcclCall making([nccl, tuner, made, size, id, rank, bind = device.binder()] {
     bind();
+    const uint64_t begun = tuner->begin();
     const int result = nccl->init(&made->communicator, size, id, rank);
+    made->number = tuner->end(begun);
     if (!made->is_wanted && result == NcclLibrary::success) nccl->abort(made->communicator);
     return result;
   });
@@ -151,9 +164,12 @@ std::unique_ptr<DeviceCommunicator> NcclCommunicator::connect(
     made->is_wanted = false;  // the process is about to end, or the other ranks come after all
     throw;
   }
+  if (plain != nullptr && !all_are_tuned(*plain, members, made->number != 0)) made->number = 0;
+  tuner->follow(made->number);
   auto* const stream = reinterpret_cast<void*>(device.stream());
   return std::unique_ptr<DeviceCommunicator>(new NcclCommunicator(
-      {std::move(nccl), made->communicator, stream}, device.binder(), rank, size, on_wait));
+      {std::move(nccl), std::move(tuner), made->number, made->communicator, stream},
+      device.binder(), rank, size, on_wait));
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -182,6 +198,7 @@ int NcclCommunicator::Caller::call(const Part& p) const {
 
 // The first error; a group is ended in any case: it would swallow whatever this thread calls next.
 int NcclCommunicator::Caller::call_all(const std::vector<Part>& parts) const {
+  tuner->announce(number, static_cast<int>(parts.size()));
   if (parts.size() == 1) return call(parts[0]);
   int result = nccl->group_start();
   if (result != NcclLibrary::success) return result;
@@ -205,6 +222,7 @@ void NcclCommunicator::launch() {
   if (parts_.empty()) return;
   const std::vector<Part> parts = std::exchange(parts_, {});
   uint64_t like = 0xcbf29ce484222325;
+  add_to(like, caller_.tuner->current(caller_.number));
   for (const Part& part : parts) {
     add_to(like, static_cast<uint64_t>(part.kind));
     add_to(like, part.count);

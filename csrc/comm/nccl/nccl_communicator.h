@@ -20,6 +20,7 @@
 #include "comm/device.h"
 #include "comm/nccl/nccl_call.h"
 #include "comm/nccl/nccl_library.h"
+#include "comm/nccl/nccl_tuner.h"
 
 namespace autotune {
 
@@ -27,6 +28,7 @@ class NcclCommunicator final : public DeviceCommunicator {
  public:
   // See DeviceConnector. `device` outlives this.
   static std::unique_ptr<DeviceCommunicator> connect(std::shared_ptr<const NcclLibrary> nccl,
+                                                     std::shared_ptr<NcclTuner> tuner,
                                                      const Device& device,
                                                      const std::string& host_id,
                                                      Communicator* plain, int color,
@@ -63,6 +65,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   // What the calls are made with; they may outlive this.
   struct Caller {
     std::shared_ptr<const NcclLibrary> nccl;
+    std::shared_ptr<NcclTuner> tuner;
+    uint64_t number;  // by which the tuner knows the communicator; 0: it does not
     void* communicator;
     void* stream;
 

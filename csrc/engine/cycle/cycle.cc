@@ -437,7 +437,7 @@ void Cycle::check_device() {
 
 void Cycle::use_device(DeviceBackend backend) {
   Device* device = backend.device.get();
-  executor_.use_device(std::move(backend));
+  executor_.use_device(std::move(backend), params_);
   status_.device = device;
 }
 

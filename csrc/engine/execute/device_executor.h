@@ -69,6 +69,7 @@ class DeviceExecutor {
   std::string take_shortage() { return buffer_.take_shortage(); }
   void params_changed(const Params& before, const Params& now) {
     if (before.fusion_threshold_bytes != now.fusion_threshold_bytes) buffer_.reset();
+    if (backend_.tune) backend_.tune(now);
   }
 
   DeviceTimeline& timeline() { return timeline_; }

@@ -19,7 +19,8 @@ void Executor::remove_set(int32_t id) {
   sets_.erase(known);
 }
 
-void Executor::use_device(DeviceBackend backend) {
+void Executor::use_device(DeviceBackend backend, const Params& params) {
+  if (backend.tune) backend.tune(params);
   device_.emplace(std::move(backend), timeline_, counters_);
 }
 

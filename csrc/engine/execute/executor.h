@@ -48,8 +48,8 @@ class Executor {
     if (device_) device_->params_changed(before, now);
   }
 
-  // From now on tensors of a GPU can be communicated; once.
-  void use_device(DeviceBackend backend);
+  // From now on tensors of a GPU can be communicated; once. `params` are in force.
+  void use_device(DeviceBackend backend, const Params& params);
   // True while the GPU has work that is not done. Throws EngineError when it has failed.
   bool device_busy() { return device_ && device_->busy(); }
   // Put into the timeline what the GPU has done; false when there is more to come.
