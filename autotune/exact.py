@@ -40,7 +40,9 @@ def exact_shown(parameter: Parameter, value: Value) -> str:
 
 
 def rounded_shown(parameter: Parameter, value: Value, digits: int) -> str:
-    """Return ``value`` in the unit that people read, to so many digits."""
+    """Return ``value`` in the unit that people read, to so many digits; its word if it has one."""
+    if 0 <= value < len(parameter.names):
+        return parameter.names[int(value)]
     if parameter.units_in_shown == 1 and parameter.type is not float:
         return str(int(value))
     return rounded(value / parameter.units_in_shown, digits)

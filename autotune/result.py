@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.errors import InvalidSettingError, LogError
 from autotune.exact import exact_shown, value_text
+from autotune.nccl.start import settings_of as settings_of_start
 from autotune.space import HOROVOD
 from autotune.storage.reader import LogView, read_log
 from autotune.storage.standing import certified_gain
@@ -58,6 +59,12 @@ def environment(params: Setting) -> dict[str, str]:
         parameter.env: parameter.format(getattr(params, parameter.name))
         for parameter in params.table.parameters
     }
+
+
+def start_up_of(result: Result) -> dict[str, str]:
+    """Return {variable of NCCL: text} of what was in force when the result was found."""
+    versions = result.job.get("versions")
+    return settings_of_start(versions) if isinstance(versions, Mapping) else {}
 
 
 def launcher_values(params: Setting) -> dict[str, str | bool]:

@@ -7,8 +7,7 @@ its own in ``autotune.tables``. Two domains are kept apart:
 * the *valid* domain is what a user may set and what a foreign log may hold;
 * the *search* domain is what the tuner proposes; it contains the default.
 
-Fusion threshold 0 means "no fusion" and cache capacity 0 means "no cache"; both are valid and both
-are in the search domain, as points apart from the logarithmic range.
+Fusion threshold 0, no fusion, and cache capacity 0, no cache, are points apart.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Literal
 from autotune.errors import InvalidSettingError
 
 Value = int | float | bool
-Scale = Literal["log2", "log", "linear", "choice", "bool"]
+Scale = Literal["log2", "log", "linear", "choice", "bool", "listed"]
 
 MIB = 1024 * 1024
 
@@ -38,6 +37,8 @@ class Parameter:
         valid_low, valid_high: Closed valid domain, in ``unit``.
         search_low, search_high: Closed search domain, in ``unit``.
         scale: How the search domain is mapped to [0, 1].
+        listed: Values proposed, with the scale "listed".
+        names: Words for 0, 1, 2, ...; (): numbers.
         zero_is_special: 0 is a search point of its own beside the range.
         zero_word: What people call it in a sentence ("cache off").
         zero_means: The value that 0 is most like: it stands beside that one in the search; None:
@@ -62,6 +63,8 @@ class Parameter:
     search_low: float
     search_high: float
     scale: Scale
+    listed: tuple[Value, ...] = ()
+    names: tuple[str, ...] = ()
     zero_is_special: bool = False
     zero_word: str = "off"
     zero_means: float | None = None
@@ -152,6 +155,8 @@ class Table:
     Attributes:
         name: What logs and messages of the protocol call it.
         parameters: Its rows, in the order of the CSV's columns.
+        after_score: So many of them, the last ones, have their columns after the score's: what is
+            explored in some jobs only leaves a log's first columns what they are everywhere.
         formats: Formats of ``autotune best`` that put such a setting in force; () : all of them
             but those that other tables name.
         outside: What the table's settings are put in force with, for a sentence that refuses
@@ -164,6 +169,7 @@ class Table:
 
     name: str
     parameters: tuple[Parameter, ...]
+    after_score: int = 0
     formats: tuple[str, ...] = ()
     outside: str = ""
     change_steps: int = 0
@@ -182,7 +188,9 @@ class Table:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns of the CSV."""
-        return (*(parameter.column for parameter in self.parameters), "score")
+        names = [parameter.column for parameter in self.parameters]
+        names.insert(len(names) - self.after_score, "score")
+        return tuple(names)
 
 
 PARAMETERS: tuple[Parameter, ...] = (

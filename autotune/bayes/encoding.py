@@ -55,6 +55,10 @@ class Dimension:
         if self.parameter.scale == "bool":
             return float(value)
         number = float(value)
+        if self.parameter.scale == "listed":
+            listed = self.parameter.listed
+            place = min(range(len(listed)), key=lambda k: abs(float(listed[k]) - number))
+            return place / max(1, len(listed) - 1)
         if self.parameter.zero_is_special and number <= 0:
             like = self.parameter.zero_means
             return 0.0 if like is None else max(0.0, self._log_coordinate(like) - ZERO_APART)
@@ -107,6 +111,8 @@ def _grid(parameter: Parameter, *, count: int) -> list[Value]:
     zero: list[Value] = [0] if parameter.zero_is_special else []
     if parameter.scale == "bool":
         return [False, True]
+    if parameter.scale == "listed":
+        return list(parameter.listed)
     if parameter.scale == "choice":
         return [*zero, *([next_power_of_two(count)] if count else [])]
     if parameter.scale == "linear":

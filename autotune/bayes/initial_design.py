@@ -6,7 +6,7 @@ import numpy as np
 
 from autotune.bayes.encoding import FloatArray
 
-PRIMES = (2, 3, 5, 7, 11, 13)
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 MARGIN = 0.15
 """The outermost settings (100 ms cycles, no fusion) are the dearest to try and rarely the best."""
 
@@ -29,7 +29,7 @@ def halton(count: int, d: int, *, shift: FloatArray) -> FloatArray:
 
     Args:
         count: Number of points.
-        d: Dimensions, at most 6.
+        d: Dimensions, at most 8.
         shift: ``(d,)`` in [0, 1): a random rotation keeps the points spread and differs by seed.
 
     Source: Cranley and Patterson (1976), Randomization of number theoretic methods for multiple

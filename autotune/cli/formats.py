@@ -20,6 +20,7 @@ from autotune.result import (
     gain_text,
     launcher_arguments,
     launcher_values,
+    start_up_of,
 )
 from autotune.space import HOROVOD, MIB, Table
 
@@ -58,6 +59,8 @@ def _text(result: Result) -> str:
     for parameter in result.params.reading_order():
         value = getattr(result.params, parameter.name)
         unit = "" if parameter.type is bool else f" {parameter.unit}"
+        if parameter.names:
+            unit = f" ({rounded_shown(parameter, value, 6)})"
         row = f"{parameter.name:24}{parameter.format(value).removesuffix('.0')}{unit}"
         if parameter.units_in_shown != 1:
             row += f" ({rounded_shown(parameter, value, 6)} {parameter.shown_unit})"
@@ -71,7 +74,8 @@ def _text(result: Result) -> str:
 
 
 def _env(result: Result) -> str:
-    return "\n".join(f"{name}={text}" for name, text in environment(result.params).items())
+    pairs = {**environment(result.params), **start_up_of(result)}
+    return "\n".join(f"{name}={text}" for name, text in pairs.items())
 
 
 def _flags(result: Result) -> str:
@@ -131,7 +135,7 @@ def _mib(value: int) -> str:
     return exact(value / MIB)
 
 
-OF_OTHERS = ("ddp",)
+OF_OTHERS = ("ddp", "nccl")
 """Formats that only the tables take which name them."""
 
 FORMATS: dict[str, Callable[[Result], str]] = {
@@ -145,6 +149,7 @@ FORMATS: dict[str, Callable[[Result], str]] = {
     "slurm": snippets.slurm,
     "pbs": snippets.pbs,
     "k8s": snippets.k8s,
+    "nccl": snippets.nccl,
     "ddp": _ddp,
 }
 """{name: function from a result to its text}; ``autotune best --format`` offers these."""

@@ -19,9 +19,9 @@ from autotune.cli import launching
 from autotune.cli.formats import FORMATS, render
 from autotune.cli.show import table
 from autotune.errors import AutotuneError, InvalidSettingError, NoAnswerError, OutputError
-from autotune.result import Result, environment, read_result
-from autotune.space import HOROVOD
+from autotune.result import Result, environment, read_result, start_up_of
 from autotune.storage.reader import read_log
+from autotune.trial import CommParams
 
 _REPLAY = "HOROVOD_AUTOTUNE_REPLAY"
 
@@ -287,7 +287,8 @@ def _replay(log: str, result: Result, command: list[str]) -> int:
     child = {**os.environ, "HOROVOD_AUTOTUNE": "0", _REPLAY: os.path.abspath(log)}
     if os.environ.get(f"{_REPLAY}_CHECK", "0").strip() in {"", "0"}:
         child |= environment(result.params)
-    if result.params.table is not HOROVOD:
+    child = {**start_up_of(result), **child}
+    if not isinstance(result.params, CommParams):
         child = launching.with_adapter(child)
     return _become(command, child)
 

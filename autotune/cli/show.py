@@ -27,7 +27,8 @@ from autotune.trial import RunState, Trial
 
 def _heading(parameter: Parameter) -> tuple[str, str, str]:
     """Return the three lines above a parameter's column: its name without the unit, the unit."""
-    unit = parameter.shown_unit or ("" if parameter.type is bool else parameter.unit)
+    is_word = parameter.type is bool or bool(parameter.names)
+    unit = parameter.shown_unit or ("" if is_word else parameter.unit)
     first, line, second = parameter.name.removesuffix(f"_{parameter.unit}").rpartition("_")
     return f"{first}{line}", second, unit
 

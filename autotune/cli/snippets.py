@@ -11,7 +11,8 @@ container. Values are plain numbers, so nothing needs quoting in a shell.
 
 from __future__ import annotations
 
-from autotune.result import SCORE_UNIT, Result, environment, gain_text
+from autotune.result import SCORE_UNIT, Result, environment, gain_text, start_up_of
+from autotune.tables.nccl import ALGORITHMS, LEAST_BYTES, NCCL_PARAMETERS, PROTOCOLS
 
 TRAIN = "python train.py"
 """Stands for the job's own command in scripts."""
@@ -73,8 +74,41 @@ def k8s(result: Result) -> str:
     return "\n".join(lines)
 
 
+def nccl(result: Result) -> str:
+    """Return ``nccl_tuner.conf`` for NVIDIA's example tuner, with this package's variables above.
+
+    Fields: collective, least and most bytes, algorithm, protocol, channels (-1: NCCL's own), nodes,
+    ranks, operations in the group and registered buffers (-1: any).
+
+    Source: NCCL, plugins/tuner/example/README.md.
+    """
+    values = result.params.as_dict()
+    algorithm, protocol, channels = (int(values[row.name]) for row in NCCL_PARAMETERS)
+    lines = [
+        *_about(result),
+        "# this package's own tuner takes it by autotune replay, or by",
+        *(f"#   {row.env}={row.format(values[row.name])}" for row in NCCL_PARAMETERS),
+    ]
+    if not (algorithm or protocol or channels):
+        return "\n".join([*lines, "# NCCL's own choices are kept: there is nothing to set"])
+    if not (algorithm and protocol):
+        lines.append(
+            "# the example's tuner wants an algorithm and a protocol: NCCL mostly has these"
+        )
+    row = [
+        "allreduce",
+        str(LEAST_BYTES),
+        str(2**32 - 1),
+        ALGORITHMS[algorithm] or "ring",
+        PROTOCOLS[protocol] or "simple",
+        str(channels or -1),
+    ]
+    return "\n".join([*lines, ",".join([*row, "-1", "-1", "-1", "-1"])])
+
+
 def _pairs(result: Result) -> list[str]:
-    return [f"{name}={text}" for name, text in environment(result.params).items()]
+    pairs = {**environment(result.params), **start_up_of(result)}
+    return [f"{name}={text}" for name, text in pairs.items()]
 
 
 def _shape(result: Result) -> tuple[int, int]:

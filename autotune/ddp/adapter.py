@@ -17,8 +17,9 @@ import os
 import socket
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -28,19 +29,27 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from autotune.ddp import meeting
+from autotune.ddp import meeting, nccl
 from autotune.ddp import torch_private as private
 from autotune.ddp.agreement import Agreed, Agreement, Coordinator, Declined, Member, Over
 from autotune.ddp.lines import Invitation, Listener, connect
 from autotune.ddp.session import Session
-from autotune.ddp.settings import JobSettings, replayed
+from autotune.ddp.settings import JobSettings, kind_for, replayed
 from autotune.ddp.steps import Steps
+from autotune.nccl.offer import decided, offered
+from autotune.nccl.plugin import Plugin
+from autotune.nccl.start import versions_of
 from autotune.service import protocol
+from autotune.service.epochs import Change
 from autotune.service.step_source import StepSource
+from autotune.tables import settings_of
 from autotune.tables.ddp import DdpParams
+from autotune.tables.nccl import NCCL_PARAMETERS, DdpNcclParams
 
 logger = logging.getLogger("autotune.ddp")
 
+GROUP_PATIENCE = timedelta(seconds=60)
+"""Of the group in which ranks compare how far NCCL has come."""
 SPARE = 1.1
 """Copies of the gradients that must fit into a device's free memory before buckets are made."""
 
@@ -92,6 +101,9 @@ class Adapter:
         self._steps: Steps | None = None
         self._listener: Listener | None = None
         self._agreement: Agreement | None = None
+        self._kind: type[DdpParams] = DdpParams
+        self._switch: nccl.Switch | None = None
+        self._told = self._refused = _of_nccl(DdpNcclParams())
 
     # ---- the start ------------------------------------------------------------------------------
 
@@ -154,6 +166,7 @@ class Adapter:
             baseline=self._baseline.as_dict(),
             fixed=dict(self._settings.fixed),
             trouble=trouble,
+            nccl=nccl.link_here(),
         )
         meeting.arrive(store, self._rank, arrival)
         if self._rank == 0:
@@ -166,8 +179,13 @@ class Adapter:
         if verdict.reason:
             return verdict.reason
         self._steps = Steps(is_device=self._is_device(ddp))
+        self._kind = settings_of(verdict.table)  # type: ignore[assignment]
+        self._baseline = self._kind.from_dict(self._baseline.as_dict())
         start = self._baseline.as_dict() if verdict.start is None else verdict.start
-        self._setting = DdpParams.from_dict(start)
+        self._setting = self._kind.from_dict(start)
+        if issubclass(self._kind, DdpNcclParams):
+            group = dist.new_group(backend="gloo", timeout=GROUP_PATIENCE)
+            self._switch = nccl.Switch(Plugin(offered()), _rounds_in(group), size=self._size)
         if verdict.invitation is not None:
             self._connect(verdict.invitation)
         self._watch(is_device=self._is_device(ddp))
@@ -177,10 +195,10 @@ class Adapter:
         """Have lines between rank 0 and the others; without them the start is all that is made."""
         try:
             if self._listener is not None:
-                self._agreement = Coordinator(self._listener.accept(self._size), DdpParams)
+                self._agreement = Coordinator(self._listener.accept(self._size), self._kind)
             else:
                 line = connect(invitation, self._rank, _host())
-                self._agreement = Member(line, DdpParams)
+                self._agreement = Member(line, self._kind)
         except Exception as error:
             logger.warning("autotune: not tuned: %s", _short(error))
             self.session.give_up(_short(error))
@@ -194,19 +212,33 @@ class Adapter:
         is_replay = start is not None
         if start is None and settings.fixed:
             start = {**self._baseline.as_dict(), **settings.fixed}
+        is_explored = settings.is_on and not is_replay and self._explores_nccl(found)
+        self._kind = kind_for(start, is_explored=is_explored)
+        if self._kind is not DdpParams and not all(one.nccl for one in found):
+            why = nccl.obstacle() or "NCCL has not loaded the tuner on all ranks"
+            logger.warning("autotune: NCCL's own parameters cannot be set: %s", why)
+            self._kind = DdpParams
+        if start is not None:
+            start = {**self._kind().as_dict(), **_of_table(start, self._kind)}
         if is_replay:
-            DdpParams.from_dict(start or {})
             logger.info("autotune: replays %s", settings.replay)
         is_check = is_replay and settings.check
         if settings.is_on or is_check:
             hello = self._hello(found, ddp, check=start if is_check else None)
             here = [one for one in found if one.host == found[0].host]
             cores = {core for one in here for core in one.cores}
-            self.session.launch(hello, start or self._baseline.as_dict(), cores)
+            own = self._kind.from_dict(self._baseline.as_dict()).as_dict()
+            self.session.launch(hello, start or own, cores)
             if self.session.is_live:
                 self._listener = Listener(_host())
         invitation = None if self._listener is None else self._listener.invitation
-        return meeting.Verdict(invitation=invitation, start=start)
+        return meeting.Verdict(invitation=invitation, start=start, table=self._kind.table.name)
+
+    def _explores_nccl(self, found: Sequence[meeting.Arrival]) -> bool:
+        """**Rank 0 only.** Return whether NCCL's own parameters are tuned, too."""
+        if nccl.obstacle():
+            logger.info("autotune: NCCL's own parameters are not tuned: %s", nccl.obstacle())
+        return nccl.is_worth_it([one.nccl for one in found])
 
     def _hello(
         self, found: Sequence[meeting.Arrival], ddp: Any, *, check: Mapping[str, Any] | None
@@ -218,14 +250,19 @@ class Adapter:
             csv_path=settings.csv_path if check is None else None,
             db_path=settings.db_path if check is None else None,
             settings=settings.tuner,
-            fixed=settings.fixed,
+            fixed=_of_table(settings.fixed, self._kind),
             size=self._size,
             local_size=hosts[found[0].host],
             cross_size=len(hosts),
-            versions={"torch": torch.__version__, "backend": dist.get_backend(ddp.process_group)},
+            versions={
+                "torch": torch.__version__,
+                "backend": dist.get_backend(ddp.process_group),
+                **(versions_of(os.environ) if self._kind is not DdpParams else {}),
+            },
             check=check,
-            table=DdpParams.table.name,
-            baseline={} if is_default else self._baseline.as_dict(),
+            table=self._kind.table.name,
+            inert=decided(os.environ) if self._kind is not DdpParams else {},
+            baseline={} if is_default else self._kind.from_dict(self._baseline.as_dict()).as_dict(),
             host=socket.gethostname(),
             pid=os.getpid(),
         )
@@ -258,6 +295,7 @@ class Adapter:
         if private.is_captured(ddp):
             self._leave("the module is captured in a CUDA graph, which keeps the buckets it has")
             return
+        self._tell_nccl()
         if module in self._due:
             self._make(module, ddp, self._wanted_of(module))
             self._due = self._find_due()
@@ -320,6 +358,28 @@ class Adapter:
         if self._agreement is not None:
             self._agreement.forget()
 
+    def _tell_nccl(self) -> None:
+        """Put what the setting says of NCCL in force, once. **Collective** where it is news."""
+        wanted = _of_nccl(self._setting)
+        if self._switch is None or wanted in (self._told, self._refused):
+            return
+        try:
+            reason = self._switch.make(wanted)
+        except Exception as error:
+            self._switch = None
+            self._fail(error)
+            return
+        if not reason:
+            self._told, self._refused = wanted, wanted
+            return
+        self._refused = wanted
+        if self._rank:
+            return
+        change = Change(epoch=self._epoch, params=self._setting.as_dict())
+        self.session.decline(change, reason, name="NCCL")
+        if self._agreement is None:
+            logger.warning("autotune: NCCL keeps its own choices: %s", reason)
+
     # ---- below ----------------------------------------------------------------------------------
 
     @property
@@ -346,7 +406,7 @@ class Adapter:
     def _follow(self, outcome: Agreed | Declined | Over) -> None:
         match outcome:
             case Agreed(change=change):
-                self._epoch, self._setting = change.epoch, DdpParams.from_dict(change.params)
+                self._epoch, self._setting = change.epoch, self._kind.from_dict(change.params)
                 self._due = self._find_due()
             case Declined(change=change, count=count):
                 if self._rank == 0:
@@ -388,7 +448,8 @@ class Adapter:
 
     def _wanted_of(self, module: _Module) -> DdpParams:
         """Return the setting in force: under the script's own, each module has its own."""
-        return module.own if self._setting == self._baseline else self._setting
+        buckets = _buckets_of(self._setting)
+        return module.own if buckets == _buckets_of(self._baseline) else buckets
 
     def _number_of(self, optimizer: Any) -> int | None:
         """Return the optimizer's number among those that own parameters of a module, or None."""
@@ -438,6 +499,35 @@ class Adapter:
             if not self._has_failed:
                 logger.warning("autotune: tuning ends: %s; training goes on as it is", reason)
             self.session.give_up(reason)
+
+
+class _Sum:
+    """A sum that is on its way in a group."""
+
+    def __init__(self, numbers: list[int], group: Any) -> None:
+        self._numbers = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        self._work: Any = private.begin_sum(self._numbers, group)
+
+    def wait(self, seconds: float) -> list[int]:
+        """Return the sums; raises after ``seconds``."""
+        self._work.wait(timedelta(seconds=seconds))
+        return [int(one) for one in self._numbers.tolist()]
+
+
+def _rounds_in(group: Any) -> Callable[[list[int]], _Sum]:
+    return lambda numbers: _Sum(numbers, group)
+
+
+def _of_table(values: Mapping[str, Any], kind: type[DdpParams]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in kind.table.by_name}
+
+
+def _of_nccl(params: DdpParams) -> dict[str, int]:
+    return {row.name: int(getattr(params, row.name, 0)) for row in NCCL_PARAMETERS}
+
+
+def _buckets_of(params: DdpParams) -> DdpParams:
+    return params.buckets if isinstance(params, DdpNcclParams) else params
 
 
 def _host() -> str:

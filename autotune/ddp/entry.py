@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MODULE = "torch.nn.parallel.distributed"
 """Where the class is that is listened to."""
+GROUPS = "torch.distributed.distributed_c10d"
+"""Where the function is after which ranks can talk, and NCCL has not begun."""
 
 _SPEAKER = "_AUTOTUNE_SPEAKER"
 """Tells processes that rank 0 starts, which inherit its RANK, that they are not it."""
@@ -105,7 +107,8 @@ def status() -> Status:
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
     """Return whether a script with this environment is to be tuned, or to replay something."""
-    names = [f"{variables.PREFIX}_REPLAY", *(n for n in environ if n.startswith("AUTOTUNE_DDP_"))]
+    own = ("AUTOTUNE_DDP_", "AUTOTUNE_NCCL_")
+    names = [f"{variables.PREFIX}_REPLAY", *(n for n in environ if n.startswith(own))]
     if any(environ.get(name, "").strip() for name in names):
         return True
     return environ.get(variables.PREFIX, "").strip() not in ("", "0")
@@ -117,32 +120,50 @@ def listen() -> None:
         return
     _entry.is_listening = True
     _entry.speaks = _is_rank_zero_itself()
+    _prepare_nccl()
     _write_lines()
     atexit.register(_entry.finish)
-    module = sys.modules.get(MODULE)
-    if module is not None and hasattr(module, "DistributedDataParallel"):
-        _listen_to(module)
+    _when_imported(MODULE, "DistributedDataParallel", _listen_to)
+    if os.environ.get(variables.PREFIX, "").strip() not in ("", "0"):
+        _when_imported(GROUPS, "init_process_group", _settle_after)
+
+
+def _prepare_nccl() -> None:
+    from autotune.ddp import nccl
+
+    nccl.prepare(os.environ)
+
+
+def _when_imported(name: str, attribute: str, act: Callable[[ModuleType], None]) -> None:
+    """Have ``act`` called with the module ``name``, now if it is whole already."""
+    module = sys.modules.get(name)
+    if module is not None and hasattr(module, attribute):
+        act(module)
     else:
-        sys.meta_path.insert(0, _Watcher())
+        sys.meta_path.insert(0, _Watcher(name, act))
 
 
 class _Watcher(importlib.abc.MetaPathFinder):
-    """Sees the module when it is imported, and leaves all else to the others."""
+    """Sees one module when it is imported, and leaves all else to the others."""
+
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self._name, self._act = name, act
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec that the others have, with a loader that tells when it is done."""
-        if fullname != MODULE or self not in sys.meta_path:
+        if fullname != self._name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
+        act = self._act
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             plain = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 plain(module)
-                _listen_to(module)
+                act(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -158,6 +179,29 @@ def _listen_to(module: ModuleType) -> None:
         _entry.wrapped(self)
 
     kind.__init__ = __init__
+
+
+def _settle_after(module: ModuleType) -> None:
+    """Have NCCL's start-up settings found as soon as the ranks of a job have met."""
+    plain = module.init_process_group
+
+    @functools.wraps(plain)
+    def init_process_group(*arguments: Any, **options: Any) -> None:
+        from autotune.ddp import nccl
+
+        plain(*arguments, **options)
+        try:
+            line = nccl.settle_start(module, options)
+        except Exception as error:
+            line = f"NCCL's start-up settings stay: they could not be compared: {error}"
+        if line and _entry.speaks:
+            logger.setLevel(logging.INFO)
+            logger.info("autotune: %s", line)
+
+    module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    public = sys.modules.get("torch.distributed")
+    if public is not None and getattr(public, "init_process_group", None) is plain:
+        public.init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
 def _make_adapter() -> Adapter:

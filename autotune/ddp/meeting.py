@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from autotune.ddp.lines import Invitation
+from autotune.tables.ddp import DDP
 
 PATIENCE_S = 20.0
 _PREFIX = "autotune_ddp"
@@ -42,6 +43,7 @@ class Arrival:
         baseline: {parameter: value} that the script has set.
         fixed: {parameter: value} that the user has set by variables.
         trouble: Why this rank cannot be tuned; empty: it can.
+        nccl: Over what its GPUs talk, where NCCL has loaded our tuner; empty: it has not.
     """
 
     host: str
@@ -49,6 +51,7 @@ class Arrival:
     baseline: Mapping[str, Any]
     fixed: Mapping[str, Any]
     trouble: str = ""
+    nccl: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +62,13 @@ class Verdict:
         invitation: Where rank 0 waits for the others, if the job is tuned; else None.
         start: {parameter: value} that all ranks put in force now; None: what the script has set.
         reason: Why nothing is done, where nothing is.
+        table: Name of the table of parameters of the settings.
     """
 
     invitation: Invitation | None = None
     start: Mapping[str, Any] | None = None
     reason: str = ""
+    table: str = DDP.name
 
 
 def arrive(store: Store, rank: int, arrival: Arrival) -> None:

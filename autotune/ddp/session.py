@@ -11,6 +11,7 @@ from autotune.service import protocol
 from autotune.service.epochs import Change
 from autotune.service.session import Finished
 from autotune.service.session import Session as ServiceSession
+from autotune.tables import settings_of
 from autotune.tables.ddp import DdpParams
 
 Taken = tuple[Collection[protocol.StepRecord], Collection[protocol.Signature]]
@@ -46,6 +47,7 @@ class Session(ServiceSession):
             ValueError: The service refuses the job.
         """
         self._is_check = hello.check is not None
+        self._kind = settings_of(hello.table)
         self._start(hello, start, cores)
         self._is_training_now = self._service is not None
 
@@ -85,11 +87,11 @@ class Session(ServiceSession):
         self._records += records
         self._signatures += signatures
 
-    def decline(self, change: Change, reason: str) -> None:
-        """Tell the service that a change was not made."""
+    def decline(self, change: Change, reason: str, *, name: str = "buckets") -> None:
+        """Tell the service that a change was not made; ``name``: of what."""
         self._checks.append(
             protocol.ResultCheck(
-                epoch=change.epoch, name="buckets", ok=False, worst_error=0.0, reason=reason
+                epoch=change.epoch, name=name, ok=False, worst_error=0.0, reason=reason
             )
         )
 

@@ -12,7 +12,8 @@ from autotune.result import read_result
 from autotune.service import variables
 from autotune.space import Value
 from autotune.storage.placeholders import expand
-from autotune.tables.ddp import DDP, DdpParams
+from autotune.tables.ddp import DdpParams
+from autotune.tables.nccl import DDP_NCCL, DdpNcclParams, names_nccl
 from autotune.tuning.steps.records import TunerSettings
 
 LOG, DB = f"{variables.PREFIX}_LOG", f"{variables.PREFIX}_DB"
@@ -61,7 +62,7 @@ def read_settings(environ: Mapping[str, str]) -> JobSettings:
         is_on=values[variables.PREFIX] and replay is None,
         fixed={
             row.name: row.parse(environ[row.env])
-            for row in DDP.parameters
+            for row in DDP_NCCL.parameters
             if environ.get(row.env, "").strip()
         },
         csv_path=variables.log_path(values[LOG], LOG, environ),
@@ -86,3 +87,15 @@ def replayed(settings: JobSettings) -> dict[str, Any] | None:
             f"{settings.replay}: the log is of the table {params.table.name!r}: expected 'ddp'"
         )
     return {**params.as_dict(), **settings.fixed}
+
+
+def kind_for(values: Mapping[str, Any] | None, *, is_explored: bool) -> type[DdpParams]:
+    """Return the kind of setting of a job: with NCCL's parameters where it needs them.
+
+    Args:
+        values: {parameter: value} that the job starts with, or None.
+        is_explored: NCCL's parameters are tuned.
+    """
+    known = DdpNcclParams.table.by_name
+    given = DdpNcclParams.from_dict({k: v for k, v in (values or {}).items() if k in known})
+    return DdpNcclParams if is_explored or names_nccl(given) else DdpParams

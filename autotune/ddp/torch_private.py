@@ -245,6 +245,11 @@ def never_compiled(function: Callable[[Any], None]) -> Callable[[Any], None]:
     return result
 
 
+def begin_sum(numbers: torch.Tensor, group: Any) -> Any:
+    """Begin a sum of ``numbers`` over all ranks, in place; return what to wait for."""
+    return group.allreduce([numbers])
+
+
 def default_store() -> Any:
     """Return the key-value store that the ranks of the default group have in common."""
     return dist.distributed_c10d._get_default_store()

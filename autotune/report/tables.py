@@ -210,7 +210,8 @@ def history(story: Story) -> Table:
 
 
 def _column(parameter: Parameter) -> str:
-    unit = parameter.shown_unit or ("" if parameter.type is bool else parameter.unit)
+    is_word = parameter.type is bool or bool(parameter.names)
+    unit = parameter.shown_unit or ("" if is_word else parameter.unit)
     return f"{parameter.word}{f', {unit}' if unit else ''}"
 
 

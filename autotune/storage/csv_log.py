@@ -37,12 +37,20 @@ def params_text(params: Setting) -> str:
 
 def row_text(trial: Trial) -> str:
     """Return the row of a trial, without newline."""
-    return f"{params_text(trial.params)},{exact(trial.score)}"
+    cells = params_text(trial.params).split(",")
+    cells.insert(_place_of_score(trial), exact(trial.score))
+    return ",".join(cells)
 
 
 def is_row_of(line: str, trial: Trial) -> bool:
     """Return whether a row is about the setting of a trial, whatever its score."""
-    return line.rpartition(",")[0] == params_text(trial.params)
+    cells = line.split(",")
+    del cells[_place_of_score(trial) : _place_of_score(trial) + 1]
+    return ",".join(cells) == params_text(trial.params)
+
+
+def _place_of_score(trial: Trial) -> int:
+    return trial.params.table.columns.index("score")
 
 
 class CsvLog:

@@ -79,7 +79,7 @@ def parse_csv(content: bytes, path: str) -> CsvContent:
 
 def _kind_of(columns: Sequence[str]) -> type[Setting] | None:
     """Return the kind of setting that rows with these columns hold; None: this is no log."""
-    for kind in SETTINGS.values():
+    for kind in sorted(SETTINGS.values(), key=lambda one: -len(one.table.columns)):
         if set(kind.table.columns).issubset(columns):
             return kind
     return CommParams if _REQUIRED.issubset(columns) else None

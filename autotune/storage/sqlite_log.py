@@ -314,10 +314,21 @@ def _create_tables(db: Any) -> None:
 
 
 def _create_indexes(db: Any) -> None:
-    """Hold each run to one trial of a setting; in other tables' indexes its nulls are no values."""
+    """Hold each run to one trial of a setting; in other tables' indexes its nulls are no values.
+
+    Trials of a table that has all of this one's parameters and more are not in its index.
+    """
     for kind in SETTINGS.values():
+        own = set(kind.table.by_name)
+        wider = [
+            set(one.table.by_name) for one in SETTINGS.values() if own < set(one.table.by_name)
+        ]
+        further = sorted(set().union(*wider) - own)
         names = ["run_id", *kind.table.by_name]
-        db.table("trials").create_index(names, unique=True, if_not_exists=True)
+        index = f"idx_trials_{'_'.join(names)}"
+        where = f" WHERE {' AND '.join(f'{name} IS NULL' for name in further)}" if further else ""
+        db.execute(f"DROP INDEX IF EXISTS {index}")  # files of before have it without a condition
+        db.execute(f"CREATE UNIQUE INDEX {index} ON trials ({', '.join(names)}){where}")
 
 
 def _add_columns(db: Any, *, since: int) -> None:

@@ -38,7 +38,7 @@ from autotune.trial import (
 )
 
 APPLICATION_ID = 0x48564154
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 MAGIC = b"SQLite format 3\0"
 
 OTHERS: dict[str, Parameter] = {
@@ -127,7 +127,11 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
         "runs": ("best_score", "best_gain", "best_gain_low", "best_gain_high", "best_proven"),
         "trials": ("gain", "gain_low", "gain_high"),
     },
-    3: {"runs": ("parameter_table",), "trials": tuple(OTHERS)},
+    3: {
+        "runs": ("parameter_table",),
+        "trials": tuple(name for name in OTHERS if not name.startswith("nccl_")),
+    },
+    4: {"trials": tuple(name for name in OTHERS if name.startswith("nccl_"))},
 }
 """{version: {table: columns that files of earlier versions lack}}"""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from autotune.errors import InvalidSettingError
 from autotune.space import Parameter
 from autotune.tables.ddp import DdpParams
+from autotune.tables.nccl import CommNcclParams, DdpNcclParams
 from autotune.trial import CommParams, Setting
 
-SETTINGS: dict[str, type[Setting]] = {one.table.name: one for one in (CommParams, DdpParams)}
+SETTINGS: dict[str, type[Setting]] = {
+    one.table.name: one for one in (CommParams, DdpParams, CommNcclParams, DdpNcclParams)
+}
 """{name of the table: its kind of setting}."""
 
 

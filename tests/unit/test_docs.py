@@ -61,7 +61,7 @@ def test_the_readme_is_short() -> None:
 def test_every_variable_is_in_the_table_of_settings() -> None:
     names = {v.env for v in VARIABLES} | {option.env for option in OPTIONS}
     settings = text_of(ROOT / "docs/settings.md")
-    assert names - set(re.findall(r"`(HOROVOD_\w+)`", settings)) == set()
+    assert names - set(re.findall(r"`((?:HOROVOD|AUTOTUNE)_\w+)`", settings)) == set()
 
 
 @pytest.mark.parametrize("document", GUIDES, ids=name_of)

@@ -260,7 +260,11 @@ class Settings:
         """
         if params is None:
             return self
-        replaced = {v.env: params[v.parameter] for v in self.variables if v.parameter}
+        replaced = {
+            v.env: params.get(v.parameter, self.values[v.env])
+            for v in self.variables
+            if v.parameter
+        }
         return replace(self, values={**self.values, **replaced})
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -36,6 +36,14 @@ class TunerLink(Protocol):
 
     def read_settings(self, environ: Mapping[str, str]) -> Settings:
         """**Local.** Return what ``environ`` says about the job; ValueError where it is wrong."""
+
+    def settle(
+        self, settings: Settings | None, topology: Topology, exchange: Callable[[Any], list[Any]]
+    ) -> None:
+        """**Collective**, also where this rank's settings are wrong (None). Change the environment.
+
+        ``exchange`` returns what every rank has given, by rank.
+        """
 
     def prepare(
         self, settings: Settings, topology: Topology, mpi_version: str
@@ -150,6 +158,7 @@ def start_job(start: Start) -> Job:
         world.free()
         raise ValueError(f"hvd.init(): {difference}")
     topology, parsed, report, sets = _read_own(start)
+    tuner.settle(None if report.error else parsed, topology, world.allgather)
     if topology.rank == 0 and parsed is not None and not report.error:
         report = _prepare_tuner(start, parsed, topology, report)
     world.wait()

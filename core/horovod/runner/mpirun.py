@@ -37,7 +37,17 @@ PASSED_NAMES = (
     "TZ",
     "LANG",
 )
-PASSED_PREFIXES = ("HOROVOD_", "OMP_", "MKL_", "OPENBLAS_", "NCCL_", "CUDA_", "TORCH_", "PYTHON")
+PASSED_PREFIXES = (
+    "HOROVOD_",
+    "AUTOTUNE_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NCCL_",
+    "CUDA_",
+    "TORCH_",
+    "PYTHON",
+)
 NEVER_PASSED = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|_KEY$", re.IGNORECASE)
 ROOT_VARIABLES = (
     "OMPI_ALLOW_RUN_AS_ROOT",

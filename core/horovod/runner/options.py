@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from horovod.tuning.settings import VARIABLES
-from horovod.tuning.table import PARAMETERS, Parameter
+from horovod.tuning.table import NCCL_PARAMETERS, PARAMETERS, Parameter
 
 Encode = Callable[[str], str]
 
@@ -103,7 +103,7 @@ def _tunable(parameter: Parameter) -> Option:
         env=parameter.env,
         key=f"params.{parameter.flag.removeprefix('--').replace('-', '_')}",
         help=f"{parameter.name}, in {unit}; given: constant, else free for the tuner",
-        metavar="" if parameter.type is bool else unit.upper(),
+        metavar="" if parameter.type is bool else unit.upper() if unit.isalpha() else "N",
         encode=functools.partial(encode_shown, parameter) if is_scaled else str.strip,
     )
 
@@ -120,7 +120,7 @@ def _autotune(name: str, env: str, metavar: str, help: str) -> Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    *(_tunable(parameter) for parameter in PARAMETERS),
+    *(_tunable(parameter) for parameter in (*PARAMETERS, *NCCL_PARAMETERS)),
     Option(
         flag="--autotune",
         env="HOROVOD_AUTOTUNE",

@@ -11,6 +11,7 @@ import torch
 
 from horovod import _engine
 from horovod.common import cuda_libraries
+from horovod.tuning.table import offered_nccl_tuner
 
 HOST = -1
 """What ``Tensor.get_device`` calls the CPU."""
@@ -36,6 +37,7 @@ def use(engine: _engine.Engine, index: int) -> None:
             libraries.nvrtc,
             functools.partial(_allocate, index),
             os.environ.get("NCCL_HOSTID", ""),
+            offered_nccl_tuner(os.environ),
         )
     except _engine.InvalidRequest as error:
         raise ValueError(str(error)) from None

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import AutotuneError
+from autotune.nccl.start import versions_of
 from autotune.service import protocol, variables
 from autotune.service.variables import tuner_settings
-from autotune.space import PARAMETERS
+from autotune.space import HOROVOD, PARAMETERS, Table
 from horovod import __version__
 from horovod.common import rounds
 from horovod.common.settings import Settings
@@ -42,6 +43,11 @@ def nothing_to_tune(size: int, fixed: Mapping[str, Any], inert: Mapping[str, str
     return f"all parameters that matter are set explicitly ({variables}){others}"
 
 
+def of_table(values: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """**Local.** Return those of {parameter: value} that are of a table."""
+    return {name: value for name, value in values.items() if name in table.by_name}
+
+
 def job_versions(mpi_version: str) -> dict[str, str]:
     """**Local.** Return the versions that make a result what it is."""
     return {"hvd-autotune": __version__, "mpi": mpi_version}
@@ -66,6 +72,7 @@ def make_hello(
     mpi_version: str,
     *,
     check: Mapping[str, Any] | None = None,
+    table: Table = HOROVOD,
 ) -> protocol.Hello:
     """**Local.** Return the message that describes the job to the service.
 
@@ -75,22 +82,25 @@ def make_hello(
         inert: {parameter: reason} of those that cannot matter.
         mpi_version: Of the MPI library.
         check: Only compare this setting with the default, without a log; None: tune.
+        table: The parameters that are tuned.
 
     Raises:
         ValueError: A log's path cannot be filled in.
     """
     prefix = "HOROVOD_AUTOTUNE_"
+    start_up = versions_of(os.environ) if table is not HOROVOD else {}
     return protocol.Hello(
         csv_path=log_path(settings, prefix + "LOG") if check is None else None,
         db_path=log_path(settings, prefix + "DB") if check is None else None,
         check=check,
+        table=table.name,
         settings=tuner_settings(settings.values),
-        fixed=settings.fixed,
+        fixed=of_table(settings.fixed, table),
         inert={name: why for name, why in inert.items() if name not in settings.fixed},
         size=topology.size,
         local_size=topology.local_size,
         cross_size=topology.cross_size,
-        versions=job_versions(mpi_version),
+        versions=job_versions(mpi_version) | start_up,
         host=socket.gethostname(),
         pid=os.getpid(),
         patience_s=RESET_PATIENCE_S if rounds.has_been_reset() else None,

@@ -11,6 +11,7 @@ from autotune.errors import AutotuneError, LogError
 from autotune.result import Result, differences, read_result
 from autotune.space import HOROVOD, PARAMETERS
 from autotune.storage.placeholders import expand
+from autotune.trial import CommParams
 from horovod.common.settings import Settings
 
 logger = logging.getLogger("horovod.autotune")
@@ -50,7 +51,7 @@ def replayed_params(
 
 def _check_table(result: Result) -> None:
     table = result.params.table
-    if table is not HOROVOD:
+    if not isinstance(result.params, CommParams):
         raise LogError(
             f"the log is of the table {table.name!r}: expected {HOROVOD.name!r}; its settings are "
             f"put in force by {table.outside}"

@@ -9,8 +9,9 @@ to the service and proposes to the engine what the service wants to try. The tal
 from __future__ import annotations
 
 import logging
+import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from autotune.service import protocol
@@ -18,15 +19,18 @@ from autotune.service.epochs import Change
 from autotune.service.session import SERVICE, Finished, State
 from autotune.service.session import Session as ServiceSession
 from autotune.service.status_line import StandardError
+from autotune.tables import settings_of
 from autotune.trial import CommParams
 from horovod import _engine
 from horovod.common.settings import Settings
 from horovod.common.world import Topology
+from horovod.tuning import nccl
 from horovod.tuning.job_description import (
     inert_parameters,
     job_versions,
     make_hello,
     nothing_to_tune,
+    of_table,
 )
 from horovod.tuning.replaying import REPLAY, replayed_params
 from horovod.tuning.settings import read_settings
@@ -81,8 +85,10 @@ class Session(ServiceSession):
         if settings[REPLAY + "_CHECK"] and topology.size > 1:
             logger.setLevel(logging.INFO)
             self._is_check = True
-            hello = make_hello(settings, topology, {}, mpi_version, check=settings.params)
-            self._launch(hello, settings.params, topology.cores)
+            table = nccl.table_of(settings.params)
+            start = of_table(settings.params, table)
+            hello = make_hello(settings, topology, {}, mpi_version, check=start, table=table)
+            self._launch(hello, start, topology.cores)
 
     def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
         logger.setLevel(logging.INFO)
@@ -92,13 +98,28 @@ class Session(ServiceSession):
             self.state, self.text = "nothing to tune", reason
             self._status_line.line(f"nothing to tune: {reason}")
             return
-        hello = make_hello(settings, topology, inert, mpi_version)
-        self._launch(hello, settings.params, topology.cores)
+        table, inert_in_nccl, said = nccl.explored(settings, topology, os.environ, self._no_nccl)
+        for line in (self._start_up, said):
+            if line:
+                self._status_line.line(f"autotune: {line}")
+        hello = make_hello(settings, topology, inert | inert_in_nccl, mpi_version, table=table)
+        self._launch(hello, of_table(settings.params, table), topology.cores)
 
     def _launch(
         self, hello: protocol.Hello, start: Mapping[str, Any], cores: Collection[int]
     ) -> None:
+        self._kind = settings_of(hello.table)
         self._start(hello, start, cores, SERVICE)
+
+    _no_nccl = _start_up = ""
+
+    def settle(
+        self, settings: Settings | None, topology: Topology, exchange: Callable[[Any], list[Any]]
+    ) -> None:
+        """**Collective.** Find out what NCCL's start-up settings should be, where that can pay."""
+        if settings is not None:
+            self._no_nccl = nccl.offer_if_wanted(settings, os.environ)
+        self._start_up = nccl.settle(settings, topology, exchange, os.environ)
 
     def attach(self, engine: _engine.Engine) -> None:
         """**Local.** Remember the engine: from here on steps are reported."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.service.variables import VARIABLES as TUNER_VARIABLES
 from autotune.space import PARAMETERS, Parameter
+from autotune.tables.nccl import NCCL_PARAMETERS
 from horovod.common.settings import (
     RUNTIME_VARIABLES,
     Settings,
@@ -52,7 +53,7 @@ def _hint_of_mib(text: str) -> str:
 VARIABLES: tuple[Variable, ...] = (
     *(
         Variable(env=p.env, parse=_parser(p), default=p.default, parameter=p.name)
-        for p in PARAMETERS
+        for p in (*PARAMETERS, *NCCL_PARAMETERS)
     ),
     *(
         Variable(env=v.env, parse=v.parse, default=v.default, agree=v.agree)

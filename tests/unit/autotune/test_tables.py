@@ -146,9 +146,9 @@ def test_the_protocol_carries_settings_of_the_table_that_was_agreed_on() -> None
 
 
 def test_names_mean_the_same_in_every_table_and_an_unknown_table_is_named() -> None:
-    rows = [row for kind in SETTINGS.values() for row in kind.table.parameters]
+    rows = {id(row): row for kind in SETTINGS.values() for row in kind.table.parameters}
     for attribute in ("name", "env", "column"):
-        assert len({getattr(row, attribute) for row in rows}) == len(rows)
+        assert len({getattr(row, attribute) for row in rows.values()}) == len(rows)
     assert settings_of("horovod").table is HOROVOD
     with pytest.raises(InvalidSettingError, match="'nccl'"):
         settings_of("nccl")

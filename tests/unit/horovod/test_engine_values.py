@@ -6,15 +6,17 @@ import pytest
 
 from autotune.costmodel import collectives, engine
 from autotune.space import PARAMETERS
+from autotune.tables.nccl import NCCL_PARAMETERS
 
 _engine = pytest.importorskip("horovod._engine")
 
 
 def test_the_engines_parameters_are_the_rows_of_the_table() -> None:
     fields = {name: (unit, default) for name, unit, default in _engine.Params.fields()}
-    assert fields == {row.name: (row.unit, row.default) for row in PARAMETERS}
+    rows = (*PARAMETERS, *NCCL_PARAMETERS)
+    assert fields == {row.name: (row.unit, row.default) for row in rows}
     assert {name: type(default) for name, (_, default) in fields.items()} == {
-        row.name: row.type for row in PARAMETERS
+        row.name: row.type for row in rows
     }
 
 
@@ -27,6 +29,14 @@ def test_params_have_every_field_by_name_and_no_other() -> None:
             _engine.Params(**{key: value for key, value in values.items() if key != name})
     with pytest.raises(TypeError, match="does not have"):
         _engine.Params(**values, more=1)
+
+
+def test_what_only_other_tables_have_may_be_left_out() -> None:
+    values = {row.name: row.type(2) for row in PARAMETERS}
+    params = _engine.Params(**values)
+    assert [getattr(params, row.name) for row in NCCL_PARAMETERS] == [0, 0, 0]
+    params = _engine.Params(**values, nccl_channels=16)
+    assert params.nccl_channels == 16 and params.nccl_algorithm == 0
 
 
 def test_options_begin_with_the_tables_defaults() -> None:

@@ -177,7 +177,7 @@ class TestVersion1:
         assert view.standing is not None and view.standing.gain == make_gain(11)
         assert view.answer().params == new.params and len(view.trials) == 4
         assert csv.read_text().splitlines()[1:] == [*OLD_ROWS, row_text(new)]
-        assert query(old, "PRAGMA user_version") == [(3,)]
+        assert query(old, "PRAGMA user_version") == [(4,)]
         assert query(old, "SELECT gain_percent FROM trial_gains WHERE trial_id = 3") == [(12.0,)]
 
     def test_a_job_replays_it_and_repeats_its_last_row(self, old: Path, make_run) -> None:

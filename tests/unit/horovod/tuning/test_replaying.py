@@ -52,7 +52,9 @@ def test_a_log_that_cannot_be_read_is_an_error_with_its_path() -> None:
 def test_where_everything_is_explicit_a_missing_log_is_a_warning(caplog) -> None:
     environ = {**EVERYTHING, "HOROVOD_AUTOTUNE_REPLAY": "/missing.csv"}
     settings = read_settings(environ)
-    assert replayed(settings) == settings.params
+    found = replayed(settings)
+    assert found is not None and found.items() <= settings.params.items()
+    assert len(found) == len(EVERYTHING)
     assert "/missing.csv" in caplog.text
 
 
@@ -81,7 +83,7 @@ def test_the_path_may_name_the_queues_job(saved: str, monkeypatch) -> None:
 def test_all_ranks_take_the_start_of_rank_0_and_nothing_becomes_explicit() -> None:
     settings = read_settings({"HOROVOD_CYCLE_TIME": "2.5"})
     changed = settings.with_params(TUNED.as_dict())
-    assert changed.params == TUNED.as_dict()
+    assert changed.params == {**settings.params, **TUNED.as_dict()}
     assert changed.fixed == {"cycle_time_ms": 2.5}
     assert settings.with_params(None) is settings
 

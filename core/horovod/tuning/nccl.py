@@ -1,0 +1,88 @@
+"""Whether NCCL's own parameters are a job's to tune or to replay (``docs/nccl.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from autotune.nccl import settle as start_settings
+from autotune.nccl.links import can_matter, link_of
+from autotune.nccl.offer import decided, offer, offered
+from autotune.space import HOROVOD, Table
+from autotune.tables.nccl import HOROVOD_NCCL, NCCL_PARAMETERS
+from horovod.common import cuda_libraries, rounds
+from horovod.common.settings import Settings
+from horovod.common.world import Topology
+from horovod.tuning.replaying import REPLAY
+
+
+def offer_if_wanted(settings: Settings, environ: MutableMapping[str, str]) -> str:
+    """**Local**, every rank. Have NCCL load the tuner in a job that tunes or replays on GPUs.
+
+    Returns:
+        Why it does not; "": it does, or nobody wants it to.
+    """
+    names = {row.name for row in NCCL_PARAMETERS}
+    is_wanted = settings["HOROVOD_AUTOTUNE"] or settings[REPLAY] or names & set(settings.fixed)
+    if not is_wanted or link_of(environ, is_one_host=True) == "none":
+        return ""
+    return offer(environ)
+
+
+def settle(
+    settings: Settings | None,
+    topology: Topology,
+    exchange: Callable[[Any], list[Any]],
+    environ: MutableMapping[str, str],
+) -> str:
+    """**Collective.** Put NCCL's start-up settings in force that are best over the job's links.
+
+    Args:
+        settings: Of this rank; None: they are wrong.
+        topology: Of the job.
+        exchange: Returns what every rank has given, by rank.
+        environ: The environment, which is changed.
+
+    Returns:
+        A line for rank 0 to say; "": there is nothing to say.
+    """
+    is_wanted = settings is not None and bool(settings["HOROVOD_AUTOTUNE"] and not settings[REPLAY])
+    link = link_of(environ, is_one_host=topology.cross_size == 1) if is_wanted else "none"
+    if rounds.has_been_reset():
+        link = "none"  # NCCL has read its variables in this process
+    return start_settings.settle(
+        link,
+        exchange,
+        rank=topology.rank,
+        size=topology.size,
+        gpu=topology.local_rank,
+        hosts=topology.cross_size,
+        nccl=cuda_libraries.find_libraries().nccl if link != "none" else "",
+        environ=environ,
+    )
+
+
+def explored(
+    settings: Settings, topology: Topology, environ: Mapping[str, str], obstacle: str
+) -> tuple[Table, dict[str, str], str]:
+    """**Rank 0 only.** Return the table that is tuned, what of NCCL is inert, and a line to say.
+
+    Args:
+        settings: Of this rank.
+        topology: Of the job.
+        environ: The environment.
+        obstacle: What ``offer_if_wanted`` returned.
+    """
+    link = link_of(environ, is_one_host=topology.cross_size == 1)
+    given = {row.name for row in NCCL_PARAMETERS} & set(settings.fixed)
+    if not (given or can_matter(link)):
+        return HOROVOD, {}, ""
+    if not offered(environ):
+        return HOROVOD, {}, f"NCCL's own parameters are not tuned: {obstacle}" if obstacle else ""
+    return HOROVOD_NCCL, decided(environ), ""
+
+
+def table_of(params: Mapping[str, Any]) -> Table:
+    """**Local.** Return the table that a replayed setting needs."""
+    is_named = any(params.get(row.name, 0) for row in NCCL_PARAMETERS)
+    return HOROVOD_NCCL if is_named else HOROVOD
