@@ -79,6 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=16, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
+    parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1, help="of the first weights")
     parser.add_argument("--output", type=Path, help="folder for a checkpoint per epoch")
     return parser
@@ -103,7 +104,7 @@ def train(model: nn.Module, arguments: argparse.Namespace) -> float:
     test = DataLoader(shard, batch_size=64)
 
     optimizer = torch.optim.SGD(  # 4. the learning rate follows the job's batch
-        model.parameters(), lr=arguments.lr * hvd.size(), momentum=0.9
+        model.parameters(), lr=arguments.lr * hvd.size(), momentum=arguments.momentum
     )
     start = 0
     checkpoint = arguments.output / "checkpoint.pt" if arguments.output else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from model import DigitsNet
+from model import DigitsNet, PixelNet
 
 import horovod.torch as hvd
 
@@ -73,12 +73,15 @@ def main() -> None:
     parser = example.make_parser()
     parser.set_defaults(epochs=12)
     parser.add_argument("--width", type=int, default=16, help="channels of the first layers")
+    parser.add_argument("--embedding", type=int, help="a network of pixel embeddings, so wide")
     parser.add_argument("--stats", type=Path, help="JSON file with step times and settings")
     arguments = parser.parse_args()
     hvd.init()
     torch.manual_seed(arguments.seed)
     step_ms = watch_steps(example)
-    accuracy = example.train(DigitsNet(arguments.width), arguments)
+    wide = arguments.embedding
+    model = DigitsNet(arguments.width) if wide is None else PixelNet(wide)
+    accuracy = example.train(model, arguments)
     if arguments.stats:
         write_stats(arguments.stats, step_ms, accuracy)
     hvd.shutdown()
