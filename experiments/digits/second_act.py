@@ -56,8 +56,8 @@ def introduce(hosts: TwoHosts, options: argparse.Namespace) -> None:
         f"{a.name} and {b.name} are network namespaces of this machine. Commands are typed on "
         f"{a.name}; the ranks\nof {b.name} are started by a program that enters it "
         "(PRTE_MCA_plm_ssh_agent), elsewhere ssh does that.\n"
-        "The network looks up an embedding for each pixel. Its gradient is sparse: every rank gathers "
-        "the rows of\nall others, 0.14 MB from each, and waits for them.",
+        "The network looks up an embedding for each pixel. Its gradient is sparse: every rank "
+        "gathers the rows of\nall others, 0.14 MB from each, and waits for them.",
         flush=True,
     )
 
