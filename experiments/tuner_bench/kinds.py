@@ -116,10 +116,10 @@ SINGLE = Earlier(surface="two-hosts-200-single")
 MISLEADING = {
     "narrow-resnet50 10G 2x4": (SINGLE, Earlier(surface="gpt2 10G 4x4")),
     "narrow-resnet50 1G 2x2": (SINGLE, Earlier(surface="vgg16 10G 2x2")),
-    "two-hosts-200-single": (Earlier(surface="resnet50 10G 4x2"),),
+    "two-hosts-200-single": (Earlier(surface="narrow-resnet50 1G 2x2"),),
     "resnet50 10G 4x2": (SINGLE,),
     "gpt2 10G 4x4": (SINGLE,),
-    "two-hosts-50-small": (Earlier(surface="vgg16 10G 2x2"),),
+    "two-hosts-50-small": (Earlier(surface="resnet50 25G 8x8"),),
 }
 """Jobs whose best setting is worse than the default here, or far from the best."""
 
