@@ -58,9 +58,12 @@ def test_a_killed_rank_ends_the_job_and_the_others_know_which(
     _, err = process.communicate(timeout=30)
     assert time.monotonic() - killed < 10
     assert process.returncode != 0
-    for survivor in (0, 2):
-        text = (commands.folder / f"error-{survivor}").read_text()
-        assert re.search(r"rank 1 on \S+ ended its process .*\(seen on rank [02] of 3\)", text)
+    told = sorted(commands.folder.glob("error-[02]"))
+    # mpirun ends the survivors as soon as it sees the end of rank 1: one may have no time to speak.
+    assert len(told) >= (2 if launcher == "without MPI" else 1), err
+    for file in told:
+        expected = r"rank 1 on \S+ ended its process .*\(seen on rank [02] of 3\)"
+        assert re.search(expected, file.read_text())
     if launcher != "mpirun":
         assert process.returncode == 128 + signal.SIGKILL
     if launcher == "horovodrun":
