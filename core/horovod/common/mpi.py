@@ -224,7 +224,15 @@ class MpiWorld:
 
     def end(self, *, failed: bool, raised: bool, leave: Callable[[int], None]) -> None:
         """As of ``World``."""
-        end(self._mpi, self._exit_comm, failed=failed, raised=raised, ours=self._ours, leave=leave)
+        end(
+            self._mpi,
+            self._exit_comm,
+            failed=failed,
+            pending=_engine.messages_were_left_behind(),
+            raised=raised,
+            ours=self._ours,
+            leave=leave,
+        )
 
 
 def start_world() -> MpiWorld:
@@ -253,7 +261,7 @@ def end(
     comm: MPI.Comm | None,
     *,
     failed: bool,
-    pending: bool = False,
+    pending: bool,
     raised: bool,
     ours: bool,
     leave: Callable[[int], None],

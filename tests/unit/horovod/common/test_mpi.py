@@ -19,6 +19,9 @@ class FakeComm:
     def Ibarrier(self) -> Any:
         return SimpleNamespace(Test=lambda: self.together)
 
+    def Dup(self) -> FakeComm:
+        return self
+
 
 class FakeMPI:
     Exception = RuntimeError
@@ -30,9 +33,13 @@ class FakeMPI:
         self.events: list[str] = []
         self.Finalize = lambda: self.events.append("finalize")
 
-    def end(self, comm: FakeComm | None, **how: bool) -> list[str]:
-        how = {"failed": False, "raised": False, "ours": True} | how
-        mpi.end(self, comm, leave=lambda code: self.events.append(f"leave {code}"), **how)  # type: ignore[arg-type]
+    def end(self, comm: FakeComm | None, ours: bool = True, **how: bool) -> list[str]:
+        """End the world of ``comm``, which has had a job; None: it never got one."""
+        world = mpi.MpiWorld(self, comm or FakeComm(True), ours=ours)  # type: ignore[arg-type]
+        if comm is not None:
+            world.subset(None)
+        how = {"failed": False, "raised": False} | how
+        world.end(leave=lambda code: self.events.append(f"leave {code}"), **how)  # type: ignore[arg-type]
         return self.events
 
 
@@ -59,8 +66,13 @@ def test_after_a_fatal_error_mpi_is_ended_only_where_all_ranks_end(
     assert FakeMPI().end(FakeComm(True), failed=True) == ["finalize"]
     assert FakeMPI().end(FakeComm(False), failed=True) == []
     assert FakeMPI().end(FakeComm(True), failed=True, raised=True) == []
-    assert FakeMPI().end(FakeComm(True), failed=True, pending=True) == []
     assert FakeMPI().end(FakeComm(True), failed=True, ours=False) == ["leave 1"]
+
+
+def test_mpi_is_not_ended_while_it_has_messages_to_deliver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi._engine, "messages_were_left_behind", lambda: True)
+    assert FakeMPI().end(FakeComm(True), failed=True) == []
+    assert FakeMPI().end(FakeComm(True)) == ["finalize"]  # a later job has ended well
 
 
 def test_a_process_that_raised_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
