@@ -9,6 +9,7 @@ own, with a fair share of a core; ``sched_autogroup_enabled``, on in Debian and 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Collection, Iterator
@@ -21,6 +22,9 @@ The most that keeps steps within 3 % of what they are without it: the 10 to 20 m
 plan then take about half a second. At 19 they take a whole one, at 10 steps are up to 10 % longer;
 an idle priority (weight 3) would leave a plan five seconds.
 """
+
+ROOT = Path("/")
+"""Where ``proc`` and ``sys`` are."""
 
 
 def become_ordinary(cores: Collection[int] = ()) -> None:
@@ -53,13 +57,22 @@ def give_way(besides: Collection[threading.Thread] = ()) -> None:
                 os.setpriority(os.PRIO_PROCESS, thread.native_id, nice)
 
 
-def available_cores(root: Path = Path("/")) -> float:
+def available_cores(root: Path | None = None) -> float:
     """Return how many cores this process and the ranks of its host can keep busy at most.
 
     Args:
-        root: Where ``proc`` and ``sys`` are.
+        root: Where ``proc`` and ``sys`` are; None: ``ROOT``.
     """
-    return min([len(os.sched_getaffinity(0)), *_quotas(root)])
+    return min(len(os.sched_getaffinity(0)), quota(root))
+
+
+def quota(root: Path | None = None) -> float:
+    """Return how many cores' worth of time this process's control groups allow; inf: no limit.
+
+    Args:
+        root: As of ``available_cores``.
+    """
+    return min(_quotas(root or ROOT), default=math.inf)
 
 
 def _quotas(root: Path) -> Iterator[float]:

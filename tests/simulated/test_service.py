@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.service import priority
 from autotune.service.imports import Imported
 from autotune.service.priority import NICE
 from autotune.service.process import EndOfInput, Inbox, Service
@@ -324,6 +325,24 @@ def test_steps_made_during_imports_are_not_read_where_ranks_fill_the_cores(job, 
     for _ in range(3):
         service._take(steps)
     assert told == ([True, True, False, False] if oversubscribed else 4 * [False])
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "oversubscribed"), [("200000 100000", True), ("max 100000", False)]
+)
+def test_ranks_fill_the_cores_that_a_container_may_use(
+    tmp_path, monkeypatch, cpu_max, oversubscribed
+):
+    """Two ranks on four cores, of which a quota leaves two."""
+    files = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": cpu_max}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(priority, "ROOT", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    service = Service(Inbox(os.getppid()), outbox=None)
+    service._take_job(Hello(size=2, local_size=2, cross_size=1, host="h", pid=os.getpid()))
+    assert service._is_oversubscribed == service._tuner._job.oversubscribed == oversubscribed
 
 
 def test_closed_input_is_the_end(runtime, tmp_path):

@@ -12,26 +12,27 @@ FEWEST_STEPS = 3
 """A sequence of operations that comes less often is start-up, not training."""
 
 
-def on_threads(given: str, *, local_size: int, cores: int, own_cores: int) -> str:
+def on_threads(given: str, *, local_size: int, cores: float, own_cores: float) -> str:
     """Return what to say where a host's ranks have more threads than there are cores.
 
     Args:
         given: Value of ``OMP_NUM_THREADS``; "" where it is not set.
         local_size: Ranks of this host.
-        cores: Cores that this host's ranks may use together.
+        cores: Cores that this host's ranks may use together; a part of one where a container's
+            quota is less.
         own_cores: Cores that this rank may use.
     """
     first = given.split(",")[0].strip()  # the other numbers are of nested loops
     threads = int(first) if first.isdecimal() else 1
-    fewest = max(1, min(cores // local_size, own_cores))
+    fewest = max(1, int(min(cores / local_size, own_cores)))
     if threads <= fewest or (threads * local_size <= cores and threads <= own_cores):
         return ""
     if threads * local_size > cores:
         where = (
-            f"{local_size} ranks of this host are {threads * local_size} threads on {cores} cores"
+            f"{local_size} ranks of this host are {threads * local_size} threads on {cores:g} cores"
         )
     else:
-        where = f"a rank that may use {own_cores} of {cores} cores"
+        where = f"a rank that may use {own_cores:g} of {cores:g} cores"
     return (
         f"{THREADS}={threads} for {where}: steps wait for each other's threads; set "
         f"{THREADS}={fewest}, or call torch.set_num_threads({fewest})"

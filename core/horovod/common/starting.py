@@ -45,6 +45,9 @@ class TunerLink(Protocol):
         ``exchange`` returns what every rank has given, by rank.
         """
 
+    def quota(self) -> float:
+        """**Local.** Return how many cores' worth of time this host leaves the job; inf: all."""
+
     def prepare(
         self, settings: Settings, topology: Topology, mpi_version: str
     ) -> Mapping[str, Any] | None:
@@ -170,7 +173,7 @@ def start_job(start: Start) -> Job:
             raise ValueError(f"hvd.init(): {error}")
         parsed = parsed.with_params(reports[0].start)
         _configure_logging(parsed, tuner)
-        _warn_once(parsed, topology, world)
+        _warn_once(parsed, topology, world, tuner.quota())
         engine = _start_engine(start, topology, parsed)
     except Exception:
         tuner.finish()
@@ -256,8 +259,15 @@ def _configure_logging(parsed: Settings, tuner: TunerLink) -> None:
         logger.addHandler(handler)
 
 
-def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
-    """Say on rank 0 which settings have no effect, an unexpected one, or make the job slow."""
+def _warn_once(parsed: Settings, topology: Topology, world: World, quota: float) -> None:
+    """Say on rank 0 which settings have no effect, an unexpected one, or make the job slow.
+
+    Args:
+        parsed: The settings.
+        topology: This rank's place.
+        world: All ranks.
+        quota: As of ``TunerLink``.
+    """
     if topology.rank != 0:
         return
     for remark in parsed.remarks:
@@ -292,8 +302,8 @@ def _warn_once(parsed: Settings, topology: Topology, world: World) -> None:
     text = advice.on_threads(
         os.environ.get(advice.THREADS, ""),
         local_size=topology.local_size,
-        cores=len(topology.cores) or os.cpu_count() or 1,
-        own_cores=len(os.sched_getaffinity(0)),
+        cores=min(len(topology.cores) or os.cpu_count() or 1, quota),
+        own_cores=min(len(os.sched_getaffinity(0)), quota),
     )
     if text:
         logger.warning("%s", text)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from autotune.service import protocol
 from autotune.service.epochs import Change
+from autotune.service.priority import quota
 from autotune.service.session import SERVICE, Finished, State
 from autotune.service.session import Session as ServiceSession
 from autotune.service.status_line import StandardError
@@ -120,6 +121,10 @@ class Session(ServiceSession):
         if settings is not None:
             self._no_nccl = nccl.offer_if_wanted(settings, os.environ)
         self._start_up = nccl.settle(settings, topology, exchange, os.environ)
+
+    def quota(self) -> float:
+        """**Local.** Return how many cores' worth of time this host leaves the job; inf: all."""
+        return quota()
 
     def attach(self, engine: _engine.Engine) -> None:
         """**Local.** Remember the engine: from here on steps are reported."""

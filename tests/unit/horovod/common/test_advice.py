@@ -18,10 +18,12 @@ from horovod.common.advice import on_cache, on_threads, tensors_of_step
         ("4,2", 2, 4, 4, 2),
         ("2", 2, 8, 1, 1),
         ("3", 4, 8, 8, 2),
+        ("2", 2, 2.5, 2.5, 1),  # a container's quota
+        ("2", 1, 0.5, 0.5, 1),
     ],
 )
 def test_more_threads_than_cores_are_told_with_what_to_set(
-    given: str, local_size: int, cores: int, own_cores: int, fewer: int
+    given: str, local_size: int, cores: float, own_cores: float, fewer: int
 ) -> None:
     text = on_threads(given, local_size=local_size, cores=cores, own_cores=own_cores)
     assert text.startswith(f"OMP_NUM_THREADS={given[0]} for ")
