@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("horovod._engine")
 
+from autotune.service import protocol
 from autotune.service.step_source import StepSource
 from autotune.tuning.changes import Done
 from horovod.common.world import Topology
@@ -114,3 +118,22 @@ def test_a_default_that_stays_after_tuning_is_no_warning(caplog) -> None:
     with caplog.at_level("INFO", logger="horovod.autotune"):
         Session()._take(Done(epoch=1, params={}, certified=False, text="the default stays"))
     assert [r.levelname for r in caplog.records] == ["INFO"]
+
+
+def test_the_tuner_hears_why_the_engine_says_that_a_setting_does_not_suit_the_job() -> None:
+    reason = "no GPU memory for a fusion buffer of 512 MiB, 64 MiB are used"
+    sent: list[protocol.Message] = []
+    session: Any = Session()
+    session._service = SimpleNamespace(
+        send=lambda line, droppable=False: sent.append(protocol.decode(line)), flush=lambda: None
+    )
+    session._engine = SimpleNamespace(
+        drain_steps=lambda: ([], []),
+        drain_checks=lambda: [(3, "t", False, -1.0, reason), (3, "u", False, 0.5, "")],
+    )
+    session._send_steps()
+    checks = [each for each in sent if isinstance(each, protocol.ResultCheck)]
+    assert [(each.epoch, each.name, each.ok, each.reason) for each in checks] == [
+        (3, "t", False, reason),
+        (3, "u", False, ""),
+    ]
