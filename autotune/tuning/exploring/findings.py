@@ -17,6 +17,7 @@ from autotune.bayes.surrogate import Hyperparameters
 from autotune.bayes.trend import Trend
 from autotune.storage.contract import Resume
 from autotune.trial import Gain, Setting, Standing, Trial, TrialState
+from autotune.tuning.exploring.gains import gain_of, log_ratio_of
 from autotune.tuning.exploring.memory import WarmStart
 from autotune.tuning.steps.brackets import LogRatio
 
@@ -25,9 +26,6 @@ NOISY = 0.05
 NOISE_RANGE = (0.003, 0.5)
 DIGITS = 6
 DEFAULT_VARIANCE = 1e-8
-NINETY = 1.81
-"""Standard deviations on each side of a 90 % interval: Student's t with 10 degrees of freedom, as
-noise and surrogate are estimated from few readings themselves."""
 BEYOND_DOUBT = 4.0
 """Standard deviations by which a setting is better than the default beyond doubt ..."""
 CONFIRMED = 2
@@ -224,19 +222,3 @@ class Findings:
         """Judge by constants that a snapshot has learned."""
         self._optimizer.adopt(constants)
         self._incumbent = None
-
-
-def gain_of(mean: float, std: float) -> Gain:
-    """Return the gain of a log ratio with its 90 % interval."""
-    return Gain(
-        estimate=math.expm1(mean),
-        low=math.expm1(mean - NINETY * std),
-        high=math.expm1(min(mean + NINETY * std, 20.0)),
-    )
-
-
-def log_ratio_of(gain: Gain) -> LogRatio:
-    """Return the log ratio of a gain that was shown."""
-    low, high = (math.log(max(1 + value, 1e-6)) for value in (gain.low, gain.high))
-    std = max((high - low) / (2 * NINETY), math.sqrt(DEFAULT_VARIANCE))
-    return LogRatio(mean=math.log(max(1 + gain.estimate, 1e-6)), variance=std**2)

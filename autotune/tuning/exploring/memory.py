@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.bayes import BayesianOptimizer, SearchSpace
 from autotune.trial import Setting, Trial, TrialState
+from autotune.tuning.exploring.gains import log_ratio_of
 from autotune.tuning.steps.brackets import LogRatio
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ class Recollection:
             params = moved(trial.params, space)
             if params == space.default or params in ratios:
                 continue
-            mean = math.log(max(1 + trial.gain.estimate, 1e-3))
-            ratios[params] = LogRatio(mean=mean, variance=DOUBT**2)
+            ratios[params] = replace(log_ratio_of(trial.gain), variance=DOUBT**2)
         best = moved(best, space)
         if best == space.default or best not in ratios or ratios[best].mean <= 0:
             return None
