@@ -54,6 +54,7 @@ class Point:
 def _row(name: str, kind: type, low: float, high: float, default: float) -> Parameter:
     return Parameter(
         name=name,
+        word=name,
         unit="",
         type=kind,
         default=default,

@@ -14,9 +14,11 @@ namespace autotune {
 
 namespace {
 
-// Half of a usual second-level cache; 64 KiB - 1 MiB make no difference on 2 ranks (measured),
-// larger ones mean fewer barriers where ranks share cores.
+// Half of a usual second-level cache.
 constexpr int64_t usual_slot_bytes = 512 << 10;
+// Of 2 ranks' slices the lines come back sooner when they are short: 102 MB take 19.6 ms by
+// 64 KiB and 21.9 by 256 KiB on an Intel Xeon; on an AMD EPYC it makes no difference.
+constexpr int64_t most_slice_bytes = 64 << 10;
 // Of a host's memory, for each process set.
 constexpr int64_t most_bytes = 24 << 20;
 constexpr int64_t small_bytes = 16 << 10;
@@ -26,7 +28,7 @@ constexpr int64_t piece_bytes = 8 << 10;
 
 int64_t slice_bytes_for(int size) {
   const int64_t slot = std::min(usual_slot_bytes, most_bytes / (2 * size));
-  return std::max(slot / size / cache_line * cache_line, cache_line);
+  return std::clamp(slot / size / cache_line * cache_line, cache_line, most_slice_bytes);
 }
 
 int64_t whole_pages(int64_t bytes) {
