@@ -1,10 +1,12 @@
 """Ranks that go wrong for the e2e tests: python peers.py WHAT FOLDER
 
-Every rank leaves FOLDER/pid-R once the job runs, and FOLDER/error-R with what it was told.
+Every rank leaves FOLDER/pid-R once the job runs, and FOLDER/error-R with what it was told. With
+PEERS_START_MPI the script imports mpi4py first, which then ends MPI.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -98,6 +100,8 @@ def write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
+    if "PEERS_START_MPI" in os.environ:
+        importlib.import_module("mpi4py.MPI")
     hvd.init()
     own_folder = Path(sys.argv[2])
     write(own_folder / f"pid-{hvd.rank()}", str(os.getpid()))

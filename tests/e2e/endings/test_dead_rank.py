@@ -113,12 +113,15 @@ def test_forked_children_that_end_leave_the_job_alone(launcher: str, commands: C
     assert all((commands.folder / f"done-{rank}").exists() for rank in range(3))
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "without MPI"])
+@pytest.mark.parametrize("launcher", ["mpirun", "mpirun, the script starts MPI", "without MPI"])
 def test_a_job_that_has_begun_anew_after_an_error_ends_like_any_other(
     launcher: str, commands: Commands
 ) -> None:
     """With MPI's finalize, where it has one, and exit code 0."""
     times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    launcher, _, starts_mpi = launcher.partition(", ")
+    if starts_mpi:
+        times["PEERS_START_MPI"] = "1"
     words = [*LAUNCHERS[launcher], sys.executable, PEERS, "recover", commands.folder]
     result = commands.run(*words, limit_s=60, **times)
     assert result.returncode == 0, result.stderr
