@@ -4,7 +4,8 @@ python job.py FOLDER SECONDS
 
 Each rank leaves FOLDER/up-R when it has begun, then FOLDER/done-R or, with the time
 (time.monotonic) and the text of what it was told, FOLDER/error-R. What else it says is on stderr.
-CHAOS_FULL_SHM=1: /dev/shm has no room left once MPI has what it wants.
+CHAOS_FULL_SHM=1: /dev/shm has no room left once MPI has what it wants. CHAOS_AFTER=1: the seconds
+begin when there is FOLDER/struck.
 """
 
 from __future__ import annotations
@@ -63,14 +64,16 @@ def main(folder: Path, seconds: float) -> None:
     hvd.init()
     rank = hvd.rank()
     (folder / f"up-{rank}").touch()
-    deadline = time.monotonic() + seconds
+    deadline = None if os.environ.get("CHAOS_AFTER") else time.monotonic() + seconds
     over = torch.zeros(1)
     number = 0
     try:
         while not over[0]:
             step(number)
             number += 1
-            over[0] = float(time.monotonic() > deadline)
+            if deadline is None and (folder / "struck").exists():
+                deadline = time.monotonic() + seconds
+            over[0] = float(deadline is not None and time.monotonic() > deadline)
             hvd.broadcast_(over, 0, name="over")
     except hvd.HorovodInternalError as error:
         (folder / f"error-{rank}.part").write_text(f"{time.monotonic()} {error}")

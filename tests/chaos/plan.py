@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,8 @@ class Fault:
         on_hosts: Numbers of hosts of the jobs that it is put to.
         named: What the error says: "rank" (the victim), "host" (the one behind the cable), "".
         at_start: It may also come while the job starts.
+        needs_mpi: Without MPI there is no such thing.
+        rows: After the job's start it waits for so many finished trials of the tuner.
     """
 
     name: str
@@ -25,18 +27,20 @@ class Fault:
     on_hosts: tuple[int, ...] = (1, 2)
     named: str = ""
     at_start: bool = False
+    needs_mpi: bool = False
+    rows: int = 0
 
 
 FAULTS = (
-    Fault(name="kill", ends="error", within_s=10, named="rank", at_start=True),
+    Fault(name="kill", ends="error", within_s=10, named="rank", at_start=True, rows=2),
     Fault(name="stop and continue", ends="right", at_start=True),
     Fault(name="stop", ends="error", within_s=20, named="rank"),
     Fault(name="cable down", ends="error", within_s=30, on_hosts=(2,), named="host"),
     Fault(name="cable slow", ends="right", on_hosts=(2,)),
-    Fault(name="full shared memory", ends="right"),
+    Fault(name="full shared memory", ends="right", needs_mpi=True),
     Fault(name="no descriptors", ends="either", within_s=30, at_start=True),
     Fault(name="memory limit", ends="either", within_s=30, at_start=True),
-    Fault(name="disk full", ends="right"),
+    Fault(name="disk full", ends="right", rows=2),
     Fault(name="strangers", ends="right", at_start=True),
 )
 """An error of a rank itself (no descriptors, no memory) may have any text."""
@@ -58,8 +62,10 @@ class Plan:
         delay_s: Time after the ranks' processes are there, or after all have begun.
         lasts_s: "stop and continue": time between the two.
         rate_mbit: "cable slow": speed from then on, each way.
-        seconds: Time that the job wants to run.
+        seconds: Time that the job wants to run; with ``rows`` after the fault.
         environ: Settings of the job, without paths.
+        rows: Finished trials in the tuner's log before which nothing happens.
+        has_mpi: mpirun starts the job; else tests/tiers/tcp_ranks.py does.
     """
 
     seed: int
@@ -72,12 +78,16 @@ class Plan:
     rate_mbit: float
     seconds: float
     environ: dict[str, str] = field(default_factory=dict)
+    rows: int = 0
+    has_mpi: bool = True
 
     def describe(self) -> str:
         """Return one line about it."""
         moment = "in the start" if self.at_start else "after"
         text = f"seed {self.seed}: {self.fault.name}, rank {self.victim} of {self.ranks}"
-        return f"{text}, {moment} {self.delay_s:.2f} s"
+        launcher = "" if self.has_mpi else ", without MPI"
+        rows = f"{self.rows} trials and " if self.rows else ""
+        return f"{text}{launcher}, {moment} {rows}{self.delay_s:.2f} s"
 
 
 TUNING = {
@@ -101,9 +111,9 @@ def draw(seed: int, fault: Fault) -> Plan:
     if fault.name == "stop":
         environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = "3"
         environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = "5"
-    if fault.name in ("kill", "disk full") or chance.random() < 0.3:
+    if fault.rows or chance.random() < 0.3:
         environ |= TUNING
-    return Plan(
+    plan = Plan(
         seed=seed,
         fault=fault,
         ranks=ranks,
@@ -115,6 +125,8 @@ def draw(seed: int, fault: Fault) -> Plan:
         seconds=chance.uniform(3, 5),
         environ=environ,
     )
+    has_mpi = fault.needs_mpi or chance.random() < 0.7
+    return replace(plan, rows=0 if plan.at_start else fault.rows, has_mpi=has_mpi)
 
 
 def sample(first_seed: int, count: int) -> list[Plan]:

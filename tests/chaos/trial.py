@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,19 +22,26 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from chaos.plan import FAULTS, Plan, draw
-from cluster.hosts import TwoHosts
+from cluster.elastic import sockets
+from cluster.hosts import Host, TwoHosts
 
 HERE = Path(__file__).parent
-START_LIMIT_S = 60.0
+START_LIMIT_S = ROWS_LIMIT_S = 60.0
 END_LIMIT_S = 20.0
 """From the last rank's error, or the end of its work, to the end of the job and its processes."""
 LOGS_BYTES = "2m"
-SEEN = 'trap "" TERM; "$@"; code=$?; ls /dev/shm >"$0"; exit $code'
+SEEN = 'trap "" TERM; "$@"; code=$?; ls -A /dev/shm >"$0"; exit $code'
+OF_OTHERS = ("sm_segment.", "vader_segment.", "full")
+"""What begins names in /dev/shm that are Open MPI's (a killed rank's stay) or the job's own."""
+MEMORY = "/memfd:hvd-autotune"
+FINISHED = "SELECT COUNT(*) FROM trials"
+HEAD = b"hierarchical_allreduce,"
 
 
 @dataclass
@@ -43,6 +51,10 @@ class Outcome:
     plan: Plan
     ended: str = ""
     seconds: float = 0.0
+    bound_s: float = 0.0
+    load: float = 0.0
+    told_s: dict[int, float] = field(default_factory=dict)
+    rows_before: int = 0
     errors: dict[int, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     output: str = ""
@@ -51,6 +63,21 @@ class Outcome:
         """Return one line: the plan, how it ended, what was wrong."""
         wrong = "".join(f"; WRONG: {each}" for each in self.wrong)
         return f"{self.plan.describe()}: {self.ended} after {self.seconds:.1f} s{wrong}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is kept of it: times in seconds from the fault, and what they are held to."""
+        return {
+            "seed": self.plan.seed,
+            "fault": self.plan.fault.name,
+            "ranks": self.plan.ranks,
+            "launcher": "mpirun" if self.plan.has_mpi else "without MPI",
+            "ended": self.ended,
+            "seconds": round(self.seconds, 1),
+            "told_s": {rank: round(seconds, 1) for rank, seconds in sorted(self.told_s.items())},
+            "bound_s": round(self.bound_s, 1),
+            "load": round(self.load, 1),
+            "trials_before": self.rows_before,
+        }
 
 
 def patience() -> float:
@@ -74,15 +101,20 @@ class Trial:
         self._reader.start()
 
     def _start(self) -> subprocess.Popen[str]:
-        environ = {"OMP_NUM_THREADS": "1", **self.plan.environ}
+        environ = {"OMP_NUM_THREADS": "1", "CHAOS_FOLDER": str(self.folder), **self.plan.environ}
         if "HOROVOD_AUTOTUNE" in environ:
             environ["HOROVOD_AUTOTUNE_LOG"] = str(self.logs / "log.csv")
         if self.plan.fault.name == "full shared memory":
             environ["CHAOS_FULL_SHM"] = "1"
-        words = [*self.hosts.mpirun(self.plan.ranks, environ), sys.executable, HERE / "job.py"]
-        words += [self.folder, self.plan.seconds]
-        words = ["sh", "-c", SEEN, self.folder / "shared-memory", *words]
-        return self.hosts.start_on_a(words, **self.hosts.launch_variables(), **environ)
+        if self.plan.rows:
+            environ["CHAOS_AFTER"] = "1"
+        before, launch = self.hosts.without_mpi(self.plan.ranks), {}
+        if self.plan.has_mpi:
+            before = self.hosts.mpirun(self.plan.ranks, environ)
+            launch = self.hosts.launch_variables()
+        job = [sys.executable, str(HERE / "job.py"), str(self.folder), str(self.plan.seconds)]
+        words = [*listed(self.folder, self.hosts.a), *before, *job]
+        return self.hosts.start_on_a(words, **launch, **environ)
 
     def _read(self) -> None:
         with contextlib.suppress(ValueError, OSError):
@@ -101,7 +133,7 @@ class Trial:
                     if len(words) < 2 or not words[1].endswith(b"chaos/job.py"):
                         continue
                     text = Path(f"/proc/{number}/environ").read_bytes()
-                    if match := re.search(rb"\0OMPI_COMM_WORLD_RANK=(\d+)\0", text):
+                    if match := re.search(rb"\0(?:OMPI_COMM_WORLD|HOROVOD)_RANK=(\d+)\0", text):
                         found[int(match[1])] = number
         return found
 
@@ -122,10 +154,24 @@ class Trial:
         return False
 
     def rows(self) -> list[str]:
-        """Return the whole rows of the tuner's log."""
+        """Return the finished trials of the tuner's log; it may be writing one more."""
         log = self.logs / "log.csv"
         text = log.read_text() if log.exists() else ""
         return [line for line in text.split("\n")[:-1] if line and line[0].isdigit()]
+
+    def survivors(self) -> dict[int, str]:
+        """Return {process: its words} of what the job has started and what still runs, anywhere."""
+        own = f"CHAOS_FOLDER={self.folder}".encode()
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if own in (folder / "environ").read_bytes().split(b"\0"):
+                    words = (folder / "cmdline").read_bytes()
+                    found[int(folder.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+        for host in self.hosts.hosts:
+            for number in self.hosts.processes(host):
+                found.setdefault(number, f"a process of {host.name}")
+        return found
 
     # ------------------------------------------------------------ the fault
 
@@ -141,12 +187,17 @@ class Trial:
         if not self.wait(begun, START_LIMIT_S * patience()):
             self.outcome.wrong.append("the job did not begin")
             return
+        rows = self.plan.rows
+        if rows and not self.wait(lambda: len(self.rows()) >= rows, ROWS_LIMIT_S * patience()):
+            self.outcome.wrong.append(f"no {rows} trials before the fault: {self.rows()}")
         if self.plan.fault.name == "strangers" and self.plan.at_start:
             self.wait(lambda: self.ports(), START_LIMIT_S)
         else:
             self.wait(lambda: False, self.plan.delay_s)
         self.rows_before = self.rows()
+        self.outcome.rows_before = len(self.rows_before)
         self.struck_at = time.monotonic()
+        (self.folder / "struck").touch()
         victim = self.processes().get(self.plan.victim)
         with contextlib.suppress(ProcessLookupError):
             getattr(self, "_" + self.plan.fault.name.replace(" ", "_"))(victim)
@@ -221,6 +272,8 @@ class Trial:
         slow = patience()
         lasts_s = self.plan.lasts_s if fault.name == "stop and continue" else 0.0
         limit_s = (fault.within_s + self.plan.seconds + lasts_s + END_LIMIT_S) * slow
+        outcome.load = os.getloadavg()[0]
+        outcome.bound_s = fault.within_s * slow or limit_s
         cut = fault.name == "cable down" and self.struck_at > 0
         self.wait(lambda: cut and not self.processes(), limit_s)
         if cut and self.job.poll() is None and not self.processes():
@@ -231,6 +284,10 @@ class Trial:
                 self.hosts.close()
         outcome.seconds = time.monotonic() - self.struck_at if self.struck_at else 0.0
         outcome.errors = self.files("error")
+        for rank, text in outcome.errors.items():
+            outcome.told_s[rank] = float(text.partition(" ")[0]) - self.struck_at
+        self._reader.join(2)
+        outcome.output = "".join(self._output)
         if self.job.poll() is None:
             outcome.ended = "no end"
             outcome.wrong.append(f"no end within {limit_s:.0f} s")
@@ -241,8 +298,6 @@ class Trial:
             if not self.was_ended:
                 self._check_leftovers()
         self._check_logs()
-        self._reader.join(2)
-        outcome.output = "".join(self._output)
         return outcome
 
     def _check_end(self, right: bool, slow: float) -> None:
@@ -256,9 +311,8 @@ class Trial:
         if fault.ends == "error" and right and self.outcome.seconds > self.plan.seconds:
             wrong.append("expected an error")
         for rank, text in self.outcome.errors.items():
-            when, _, said = text.partition(" ")
-            if fault.within_s and float(when) - self.struck_at > fault.within_s * slow:
-                seconds = float(when) - self.struck_at
+            said, seconds = text.partition(" ")[2], self.outcome.told_s[rank]
+            if fault.within_s and seconds > fault.within_s * slow:
                 wrong.append(f"rank {rank} was told after {seconds:.1f} s: {said}")
             if not late and not self._is_named(rank, said):
                 wrong.append(f"rank {rank} was told: {said}")
@@ -270,6 +324,10 @@ class Trial:
         fewest = 1 if finds_out_alone else sum(self.plan.ranks) - (fault.name == "stop")
         if needs_all and len(others) < fewest:
             wrong.append(f"only ranks {sorted(self.outcome.errors)} were told")
+        if fault.name == "kill" and not right and not late and not others:
+            # mpirun may end the others at once; then it says itself which one was killed.
+            if not re.search(rf"rank {self.plan.victim}\b", self.outcome.output):
+                wrong.append("neither a rank nor the launcher says which one was killed")
 
     def _is_named(self, rank: int, text: str) -> bool:
         plan = self.plan
@@ -282,28 +340,56 @@ class Trial:
         return True
 
     def _check_leftovers(self) -> None:
+        wrong = self.outcome.wrong
         deadline = time.monotonic() + 5 * patience()
-        while any(left := [self.hosts.processes(host) for host in self.hosts.hosts]):
+        while left := self.survivors():
             if time.monotonic() > deadline:
-                names = [Path(f"/proc/{n}/cmdline").read_bytes() for pids in left for n in pids]
-                self.outcome.wrong.append(f"processes are left: {names}")
+                wrong.append(f"processes are left: {left}")
                 break
             time.sleep(0.1)
-        seen = self.folder / "shared-memory"
-        segments = seen.read_text().split() if seen.exists() else []
-        if left := [name for name in segments if name.startswith("hvd-autotune")]:
-            self.outcome.wrong.append(f"segments are left: {left}")
+        for process in left:
+            for link in Path(f"/proc/{process}/fd").glob("*"):
+                with contextlib.suppress(OSError):
+                    if (name := os.readlink(link)).startswith(MEMORY):
+                        wrong.append(f"process {process} has {name}")
+        for host in self.hosts.hosts:
+            if open_sockets := sockets(host):
+                wrong.append(f"sockets are left on {host.name}: {open_sockets}")
+            seen = self.folder / f"shared-memory-{host.name}"
+            names = seen.read_text().split() if seen.exists() else []
+            if new := [name for name in names if not name.startswith(OF_OTHERS)]:
+                wrong.append(f"in /dev/shm of {host.name} are left: {new}")
 
     def _check_logs(self) -> None:
+        wrong, log = self.outcome.wrong, self.logs / "log.csv"
         after = self.rows()
         if after[: len(self.rows_before)] != self.rows_before:
-            self.outcome.wrong.append(f"trials lost: {self.rows_before}, then {after}")
-        database = self.logs / "log.db"
-        if database.exists() and self.plan.fault.name != "disk full":
-            with contextlib.closing(sqlite3.connect(database)) as connection:
+            wrong.append(f"trials lost: {self.rows_before}, then {after}")
+        text = log.read_bytes() if log.exists() else b""
+        lines = text.split(b"\n") if text else []
+        cells = [line.count(b",") for line in lines[:-1]]
+        if lines and (lines[-1] or not lines[0].startswith(HEAD) or len(set(cells)) > 1):
+            wrong.append(f"log.csv is torn: {lines}")
+        if not (self.logs / "log.db").exists():
+            return
+        # Elsewhere: whoever reads it needs room beside it.
+        for part in self.logs.glob("log.db*"):
+            shutil.copy(part, self.folder)
+        try:
+            with contextlib.closing(sqlite3.connect(self.folder / "log.db")) as connection:
                 answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
-            if answer != "ok":
-                self.outcome.wrong.append(f"log.db: {answer}")
+                kept = connection.execute(FINISHED).fetchone()[0]
+        except sqlite3.Error as error:
+            answer, kept = str(error), 0
+        if answer != "ok":
+            wrong.append(f"log.db: {answer}")
+        elif kept < len(self.rows_before):
+            wrong.append(f"log.db has {kept} trials, log.csv had {len(self.rows_before)}")
+
+
+def listed(folder: Path, host: Host) -> list[str]:
+    """Return the words before a command on ``host`` that leave a list of /dev/shm at its end."""
+    return ["sh", "-c", SEEN, str(folder / f"shared-memory-{host.name}")]
 
 
 @contextlib.contextmanager
@@ -323,7 +409,7 @@ def run(plan: Plan) -> Outcome:
     with (
         tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as name,
         small_disk(Path(name) / "logs"),
-        TwoHosts() as hosts,
+        TwoHosts(around=lambda host: listed(Path(name), host)) as hosts,
     ):
         trial = Trial(plan, hosts, Path(name))
         trial.strike()

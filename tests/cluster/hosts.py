@@ -27,7 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -91,9 +91,15 @@ class TwoHosts:
 
     Args:
         rate_mbit: Speed of the cable in Mbit/s, each way; None: as fast as the machine.
+        around: Returns the words that go before all that a launcher starts on a host.
     """
 
-    def __init__(self, rate_mbit: float | None = None) -> None:
+    def __init__(
+        self,
+        rate_mbit: float | None = None,
+        around: Callable[[Host], Sequence[str]] = lambda host: (),
+    ) -> None:
+        self._around = around
         self._stem = f"hvd-{os.getpid()}-{next(_numbers)}"
         self._folder = Path(tempfile.mkdtemp(prefix=f"{self._stem}-"))
         self.a, self.b = self._host("a", 1), self._host("b", 2)
@@ -266,7 +272,8 @@ class TwoHosts:
         lines = ["#!/bin/sh", 'host="$1"; shift', 'case "$host" in']
         clean = f'env -i PATH="{BIN}:$PATH" HOME="$HOME" sh -c "$*"'
         for host in self.hosts:
-            lines.append(f"{host.name}) exec {shlex.join(host.inside([]))} {clean} ;;")
+            before = shlex.join(host.inside(self._around(host)))
+            lines.append(f"{host.name}) exec {before} {clean} ;;")
         lines += ["esac", 'echo "there is no host $host" >&2; exit 1']
         self.agent.write_text("\n".join(lines) + "\n")
         self.agent.chmod(0o755)
