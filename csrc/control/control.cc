@@ -37,6 +37,28 @@ EngineError broken_frame(int rank) {
                      " is no frame");
 }
 
+// What the coordinator's pong says.
+std::string text_of(const std::vector<Silent>& silent) {
+  std::string text;
+  for (const Silent& each : silent) {
+    text += std::to_string(each.rank) + " " + std::to_string(each.seconds) + " ";
+  }
+  return text;
+}
+
+// The same read; anything else than ranks 1 to `size` - 1 in their order is refused.
+std::vector<Silent> read_silent(const std::string& text, int size) {
+  std::vector<Silent> silent;
+  std::istringstream words(text);
+  int last = 0;
+  for (Silent each{}; words >> each.rank >> each.seconds; last = each.rank) {
+    if (each.rank <= last || each.rank >= size || each.seconds < 0) throw broken_frame(0);
+    silent.push_back(each);
+  }
+  if (text_of(silent) != text) throw broken_frame(0);
+  return silent;
+}
+
 }  // namespace
 
 Frame& FrameQueue::add() {
@@ -327,11 +349,14 @@ void ControlPlane::hear(size_t index, FrameQueue& frames, size_t first) {
   size_t kept = first;
   for (size_t i = first; i < frames.size(); ++i) {
     Frame& frame = frames[i];
+    const bool is_list = rank_ != 0 && frame.type == FrameType::pong;
+    const bool is_sign = frame.type == FrameType::ping || frame.type == FrameType::pong;
+    if (is_sign && !is_list && !frame.payload.empty()) throw broken_frame(frame.rank);
     if (frame.type == FrameType::ping) {
       heard_ping(index);
     } else if (frame.type == FrameType::pong) {
       connections_[index]->answered();
-      if (rank_ != 0) said_silent_ = frame.payload;
+      if (is_list) said_silent_ = read_silent(frame.payload, size_);
     } else if (kept++ != i) {
       std::swap(frames[kept - 1], frame);
     }
@@ -344,9 +369,7 @@ void ControlPlane::heard_ping(size_t index) {
   std::string text;
   if (rank_ == 0) {
     ask(std::chrono::steady_clock::now());
-    for (const Silent& each : silent()) {
-      text += std::to_string(each.rank) + " " + std::to_string(each.seconds) + " ";
-    }
+    text = text_of(silent());
   }
   connections_[index]->send(FrameType::pong, text);
 }
@@ -367,8 +390,7 @@ std::vector<Silent> ControlPlane::silent() const {
     found.push_back({peer_rank(i), static_cast<int>(whole.count())});
   }
   if (rank_ == 0 || !found.empty()) return found;
-  std::istringstream said(said_silent_);
-  for (Silent each{}; said >> each.rank >> each.seconds;) {
+  for (const Silent& each : said_silent_) {
     if (each.rank != rank_) found.push_back(each);
   }
   return found;
@@ -426,19 +448,25 @@ void ControlPlane::wake() {
 void ControlPlane::close(std::chrono::nanoseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   FrameQueue ignored;
+  const auto hear_nothing = [&] {
+    try {
+      pump(ignored);
+    } catch (const EngineError&) {  // a broken frame is no news any more
+    }
+    ignored.clear();
+  };
   const auto is_unsent = [](const auto& connection) {
     return connection->has_unsent() && !connection->closed();
   };
   while (std::any_of(connections_.begin(), connections_.end(), is_unsent) &&
          std::chrono::steady_clock::now() < deadline) {
     sleep(std::chrono::milliseconds(1));
-    pump(ignored);
+    hear_nothing();
   }
   for (auto& connection : connections_) connection->finish_sending();
   const auto is_open = [](const auto& connection) { return !connection->closed(); };
   while (std::any_of(connections_.begin(), connections_.end(), is_open)) {
-    pump(ignored);
-    ignored.clear();
+    hear_nothing();
     const auto left = deadline - std::chrono::steady_clock::now();
     if (left.count() <= 0) return;
     sleep(std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(10)));

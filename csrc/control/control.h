@@ -256,7 +256,7 @@ class ControlPlane {
   bool has_other_hosts_ = false;
   TimePoint reach_checked_{};
   TimePoint asked_{};
-  std::string said_silent_;  // the coordinator has said it, as it came
+  std::vector<Silent> said_silent_;  // the coordinator has said it
   int user_wake_fd_;
   int thread_wake_fd_;
   uint32_t pumps_ = 0;

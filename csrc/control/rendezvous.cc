@@ -97,7 +97,8 @@ void welcome(Connection& connection, int rank, const std::shared_ptr<Bell>& bell
 bool welcomed(Connection& connection, std::unique_ptr<RingPair> ring, Clock::time_point deadline) {
   const std::optional<Frame> answer = wait_for_frame(connection, 0, deadline);
   if (!answer || answer->type != FrameType::hello) return false;
-  if (answer->payload != by_ring) return true;
+  if (answer->payload == by_socket) return true;
+  if (answer->payload != by_ring) return false;
   const int bell = connection.take_offered();
   if (!ring || bell < 0) return false;
   auto listener = std::make_unique<BellListener>(bell);

@@ -17,6 +17,7 @@
 #include "control/control.h"
 #include "engine/negotiation/check_response.h"
 #include "engine/negotiation/coordinator.h"
+#include "engine/negotiation/stall.h"
 #include "engine_fixture.h"
 #include "fuzz.h"
 #include "random_messages.h"
@@ -284,22 +285,28 @@ class DamagingProxy {
   }
 
  private:
-  // True where it did damage.
+  // True where it did damage: to a frame of any type, or by one that nobody has sent.
   bool pass_on(const Frame& frame, Connection& to) {
-    const bool is_content = frame.type == FrameType::requests || frame.type == FrameType::responses;
-    if (!is_content || seen_++ != victim_) {
+    if (seen_++ != victim_) {
       to.send(frame.type, frame.payload);
       return false;
     }
-    to.send(frame.type, damage(random_, frame.payload, last_));
-    last_ = frame.payload;
+    if (random_.one_in(3)) {
+      to.send(random_.of(made_up_), random_.one_in(2) ? random_.bytes(20) : std::string("1 5 "));
+      to.send(frame.type, frame.payload);
+    } else {
+      to.send(frame.type, damage(random_, frame.payload, frame.payload));
+    }
     return true;
   }
+
+  // A goodbye that nobody has said is none of them: the end of a connection is no error then.
+  const std::vector<FrameType> made_up_{FrameType::hello, FrameType::requests, FrameType::responses,
+                                        FrameType::abort, FrameType::ping,     FrameType::pong};
 
   Random& random_;
   const int64_t victim_;
   int64_t seen_ = 0;
-  std::string last_;
   std::vector<std::unique_ptr<Connection>> inside_, outside_;
 };
 
@@ -366,6 +373,43 @@ TEST(damaged_lists_of_responses_are_refused_by_name_or_have_one_encoding) {
 
 TEST(damaged_messages_of_a_job_are_refused_by_name_or_do_no_harm) {
   fuzz(4'000, [](Random& random) { DamagedJob(random).run(); });
+}
+
+// What a rank that waits hears of the others, and what the stall check then says of them.
+TEST(damaged_signs_of_life_are_refused_by_name_or_name_ranks_of_the_job) {
+  fuzz(20'000, [](Random& random) {
+    const int size = static_cast<int>(random.pick(2, 9));
+    const int rank = random.one_in(4) ? 0 : 1;
+    const int peer = 1 - rank;
+    int ends[2];
+    CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    std::vector<std::unique_ptr<Connection>> connections;
+    connections.push_back(std::make_unique<Connection>(ends[0]));
+    Connection other(ends[1]);
+    ControlPlane plane(rank, size, std::move(connections));
+    std::string list;
+    for (int64_t each = random.pick(1, 9); each < size; each += random.pick(1, 3)) {
+      list += std::to_string(each) + " " + std::to_string(random.pick(0, 99)) + " ";
+    }
+    const std::string honest = rank == 0 ? "" : list;
+    const std::string said = random.one_in(4) ? honest : damage(random, honest, list);
+    const FrameType type = random.one_in(8) ? FrameType::ping : FrameType::pong;
+    other.send(type, said);
+    try {
+      FrameQueue frames;
+      plane.pump(frames);
+      CHECK(frames.empty());
+      CHECK(type == FrameType::pong ? rank != 0 || said.empty() : said.empty());
+    } catch (const EngineError& error) {
+      CHECK(said != honest || (type == FrameType::ping && !said.empty()));
+      CHECK(contains(error.what(), "rank " + std::to_string(peer)));
+    }
+    for (const Silent& each : plane.silent()) {
+      CHECK(each.rank > 0 && each.rank < size && each.rank != rank && each.seconds >= 0);
+    }
+    StallInspector stalls(1, 0, size, {}, std::vector<std::string>(static_cast<size_t>(size), "a"));
+    CHECK(contains(stalls.check_transfer("it", 9s, plane.silent(), true), "it has been under way"));
+  });
 }
 
 // Both ends of a job of two ranks: no result is wrong, and nothing is waited for without end.

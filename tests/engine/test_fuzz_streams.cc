@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "check.h"
+#include "comm/shm/segment.h"
 #include "comm/tcp/tcp_point_to_point.h"
 #include "comm/tcp/tcp_stream.h"
 #include "common/errors.h"
@@ -279,6 +280,27 @@ TEST(damaged_chunks_of_messages_are_read_within_them_or_refused_by_name) {
       }
     } catch (const EngineError& error) {
       CHECK(is_damaged && contains(error.what(), "rank 1"));
+    }
+  });
+}
+
+// As ranks tell each other where the memory that they share is.
+TEST(damaged_places_of_shared_memory_are_refused_by_name_or_are_the_same) {
+  constexpr int64_t bytes = 1 << 16;
+  const auto segment = Segment::create(bytes);
+  const Segment::Place place = segment->place();
+  std::string text(sizeof place, '\0');
+  std::memcpy(text.data(), &place, sizeof place);
+  fuzz(5'000, [&](Random& random) {
+    std::string other = damage(random, text, text);
+    other.resize(sizeof place);
+    Segment::Place found;
+    std::memcpy(&found, other.data(), sizeof found);
+    try {
+      Segment::attach(found, bytes)->data()[0] = 'x';
+      CHECK(other == text);
+    } catch (const EngineError& error) {
+      CHECK(contains(error.what(), "shared memory of another rank"));
     }
   });
 }

@@ -5,11 +5,14 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -20,6 +23,7 @@
 #include "common/reception.h"
 #include "common/sealed_memory.h"
 #include "control/control.h"
+#include "fuzz.h"
 #include "thread_ranks.h"
 
 using namespace autotune;
@@ -128,6 +132,44 @@ std::vector<std::string> garbage() {
       make_claim(std::string(key_bytes, 'x'), make_challenge(), 1),
       make_challenge(),
   };
+}
+
+// Runs `body` as the user nobody; false where that is not for us to do. Credentials are a thread's
+// for the kernel, and a process's for the C library only.
+template <typename Body>
+bool run_as_nobody(Body&& body) {
+  if (::geteuid() != 0) {
+    std::puts("not root: nobody to connect as");
+    return false;
+  }
+  std::exception_ptr failure;
+  std::thread other([&] {
+    try {
+      constexpr int nobody = 65534;
+      CHECK(::syscall(SYS_setresuid, nobody, nobody, nobody) == 0);
+      body();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  other.join();
+  if (failure) std::rethrow_exception(failure);
+  return true;
+}
+
+std::string frame_of(FrameType type, const std::string& payload) {
+  std::string header(5, static_cast<char>(type));
+  const auto length = static_cast<uint32_t>(payload.size());
+  std::memcpy(header.data(), &length, sizeof length);
+  return header + payload;
+}
+
+// The claim to be rank 1 on a new connection; true where it was accepted.
+bool claim_rank_1(int fd) {
+  const std::string challenge = hear(fd, challenge_bytes);
+  const std::string claim = make_claim(test_key(), challenge, 1);
+  say(fd, claim);
+  return is_answer(test_key(), challenge, claim, hear(fd, answer_bytes));
 }
 
 }  // namespace
@@ -262,12 +304,6 @@ TEST(a_second_claim_to_be_a_connected_rank_is_refused) {
   Rendezvous rendezvous(test_key());
   const Places places = places_of(rendezvous);
   std::atomic<bool> is_first_in{false}, is_second_out{false};
-  const auto claim_rank_1 = [&](int fd) {
-    const std::string challenge = hear(fd, challenge_bytes);
-    const std::string claim = make_claim(test_key(), challenge, 1);
-    say(fd, claim);
-    return is_answer(test_key(), challenge, claim, hear(fd, answer_bytes));
-  };
   run_ranks(3, [&](int rank) {
     if (rank == 0) {
       CHECK_EQUAL(join(rendezvous, 0, 3)->take_closed_ranks().size(), size_t{0});
@@ -398,4 +434,99 @@ TEST(a_frame_that_is_none_is_an_error_that_names_its_rank) {
     }
     ::close(ends[1]);
   }
+}
+
+TEST(another_user_is_no_rank_though_he_has_the_key) {
+  Rendezvous rendezvous(test_key());
+  const Places places = places_of(rendezvous);
+  std::thread coordinator(
+      [&] { CHECK_THROWS(EngineError, "none from rank 1", rendezvous.accept_all(2, 2s)); });
+  std::string heard;
+  run_as_nobody([&] {
+    Sockets own{{connect_unix(places.name)}};
+    heard = hear(own.fds[0], 1);
+  });
+  coordinator.join();
+  CHECK_EQUAL(heard, "");
+}
+
+TEST(another_user_is_no_coordinator_though_he_has_the_key) {
+  const std::string name = "hvd-autotune-test-nobody-" + std::to_string(::getpid());
+  Sockets listener;
+  if (!run_as_nobody([&] { listener.fds.push_back(listen_unix(name)); })) return;
+  std::string claims;
+  std::atomic<bool> over{false};
+  std::thread impostor([&] {
+    while (!over) {
+      pollfd waiting{listener.fds[0], POLLIN, 0};
+      if (::poll(&waiting, 1, 20) != 1) continue;
+      Sockets accepted{{::accept(listener.fds[0], nullptr, nullptr)}};
+      say(accepted.fds[0], make_challenge());
+      claims += hear(accepted.fds[0], claim_bytes);
+    }
+  });
+  CHECK_THROWS(EngineError, "no answer", connect_to(name + " 1", test_key(), 1, 1s));
+  over = true;
+  impostor.join();
+  CHECK_EQUAL(claims, "");
+}
+
+TEST(a_damaged_hello_is_refused_by_name_or_the_connection_works) {
+  fuzz(30, [](Random& random) {
+    Rendezvous rendezvous(test_key());
+    std::thread rank([&] {
+      const int fd = connect_unix(places_of(rendezvous).name);
+      CHECK(claim_rank_1(fd));
+      const std::string hello = frame_of(FrameType::hello, "");
+      say(fd, damage(random, hello, frame_of(FrameType::requests, "x")));
+      ::shutdown(fd, SHUT_WR);
+      hear(fd, 100);  // to the end of the other side
+      ::close(fd);
+    });
+    std::string error = "rank 1";
+    try {
+      rendezvous.accept_all(2, 10s);
+    } catch (const EngineError& failure) {
+      error = failure.what();
+    }
+    rank.join();
+    CHECK(contains(error, "rank 1"));
+  });
+}
+
+// The coordinator's answer: what is damaged is no answer, and the rank comes again.
+TEST(a_damaged_welcome_is_no_answer) {
+  const std::string welcome = frame_of(FrameType::hello, "welcome: frames by this socket");
+  fuzz(30, [&](Random& random) {
+    const std::string name = "hvd-autotune-test-welcome-" + std::to_string(::getpid());
+    Sockets listener{{listen_unix(name)}};
+    const std::string damaged = damage(random, welcome, welcome);
+    std::atomic<int> times{0};
+    std::atomic<bool> over{false};
+    std::thread coordinator([&] {
+      while (!over) {
+        pollfd waiting{listener.fds[0], POLLIN, 0};
+        if (::poll(&waiting, 1, 20) != 1) continue;
+        Sockets rank{{::accept(listener.fds[0], nullptr, nullptr)}};
+        const std::string challenge = make_challenge();
+        say(rank.fds[0], challenge);
+        say(rank.fds[0], make_answer(test_key(), challenge, hear(rank.fds[0], claim_bytes)));
+        say(rank.fds[0], times++ == 0 ? damaged : welcome);
+        ::shutdown(rank.fds[0], SHUT_WR);
+        hear(rank.fds[0], 100);
+      }
+    });
+    std::string error;
+    bool is_connected = false;
+    try {
+      is_connected = connect_to(name + " 1", test_key(), 1, 10s) != nullptr;
+    } catch (const EngineError& failure) {
+      error = failure.what();
+    }
+    over = true;
+    coordinator.join();
+    CHECK(is_connected || contains(error, "rank 0 is no frame"));
+    const bool is_right = damaged.compare(0, welcome.size(), welcome) == 0;
+    if (is_connected) CHECK_EQUAL(times.load(), is_right ? 1 : 2);
+  });
 }

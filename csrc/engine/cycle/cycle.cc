@@ -188,6 +188,7 @@ void Cycle::handle_frames() {
         heard_goodbye(frame_);
         break;
       case FrameType::hello:
+        refuse_frame("hello");
       case FrameType::ping:  // the control plane keeps them to itself
       case FrameType::pong:
         break;
