@@ -555,3 +555,62 @@ TEST(a_wait_ends_when_progress_throws) {
   CHECK_THROWS(EngineError, "rank 1 ended",
                alone.allreduce({{&value, &value, 1}}, DataType::int32, ReduceOp::sum, 1.0, 1.0));
 }
+
+namespace {
+
+// Says how many bytes it was given that lie in the memory that `watch` names. What it has posted
+// may be written after give_up(), as over MPI.
+class WatchingPointToPoint final : public PointToPoint {
+ public:
+  WatchingPointToPoint(std::shared_ptr<Mail> mail, int rank) : base_(std::move(mail), rank) {}
+  template <typename T>
+  void watch(std::vector<T>& memory) {
+    begin_ = reinterpret_cast<char*>(memory.data());
+    end_ = begin_ + memory.size() * sizeof(T);
+  }
+  int64_t bytes_there() const { return bytes_there_; }
+
+  int rank() const override { return base_.rank(); }
+  int size() const override { return base_.size(); }
+  void send(int peer, const void* data, int64_t bytes) override { base_.send(peer, data, bytes); }
+  void receive(int peer, void* data, int64_t bytes) override {
+    if (data >= begin_ && data < end_) bytes_there_ += bytes;
+    base_.receive(peer, data, bytes);
+  }
+  bool test_all() override { return base_.test_all(); }
+  void give_up() override { base_.give_up(); }
+
+ private:
+  ThreadPointToPoint base_;
+  char *begin_ = nullptr, *end_ = nullptr;
+  int64_t bytes_there_ = 0;
+};
+
+}  // namespace
+
+// They may belong to the script again while messages are still on their way.
+TEST(no_message_is_received_into_a_tensor_where_messages_may_be_left_behind) {
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8}}) {
+    const auto size = static_cast<int>(hosts.size());
+    const auto mail = std::make_shared<Mail>(size);
+    run_ranks(size, [&](int rank) {
+      const auto transport = std::make_shared<WatchingPointToPoint>(mail, rank);
+      const Communicators chosen = choose_communicators(transport, hosts, no_wait_hook);
+      for (const int64_t count : {int64_t{5}, int64_t{9'000}, int64_t{1'500'001}}) {
+        std::vector<float> data(static_cast<size_t>(count), 1.0f);
+        transport->watch(data);
+        const std::vector<Span> spans{{data.data(), data.data(), count}};
+        for (Communicator* const each : {chosen.flat.get(), chosen.hierarchical.get()}) {
+          if (each == nullptr) continue;
+          each->allreduce(spans, DataType::float32, ReduceOp::sum, 1.0, 1.0);
+          each->broadcast(data.data(), count * int64_t{sizeof(float)}, size - 1);
+        }
+        if (has_adasum(size)) {
+          chosen.plain->allreduce(spans, DataType::float32, ReduceOp::adasum, 1.0, 1.0);
+        }
+      }
+      CHECK_EQUAL(transport->bytes_there(), 0);
+    });
+  }
+}

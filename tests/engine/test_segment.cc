@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -157,6 +159,71 @@ TEST(every_page_is_taken_by_the_rank_that_writes_it) {
       taken += until - begin;
       CHECK_EQUAL(first->reserved_bytes(), taken);
     }
+  }
+}
+
+namespace {
+
+// Bytes that are taken of the newest memory of this process that ranks share.
+int64_t taken_bytes() {
+  int64_t taken = -1;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string name = std::filesystem::read_symlink(each, gone).string();
+    struct stat status{};
+    if (name.find("/memfd:hvd-autotune") == 0 && ::stat(each.path().c_str(), &status) == 0) {
+      taken = std::max(taken, static_cast<int64_t>(status.st_blocks) * 512);
+    }
+  }
+  return taken;
+}
+
+// The ranks come out of the first allgather one after the other, each when the one before has come
+// to the second; `taken` there is what was taken until then.
+class OneByOne final : public Communicator {
+ public:
+  OneByOne(std::shared_ptr<Mail> mail, int rank, std::atomic<int>& next)
+      : base_(std::make_shared<ThreadPointToPoint>(std::move(mail), rank), no_wait_hook),
+        next_(next) {}
+  int64_t taken = 0;
+
+  int rank() const override { return base_.rank(); }
+  int size() const override { return base_.size(); }
+  void allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op, double prescale,
+                 double postscale) override {
+    base_.allreduce(spans, type, op, prescale, postscale);
+  }
+  void broadcast(void* data, int64_t bytes, int root_rank) override {
+    base_.broadcast(data, bytes, root_rank);
+  }
+  void allgather(void* blocks, const std::vector<int64_t>& bytes_per_rank) override {
+    if (++calls_ == 2) {
+      taken = taken_bytes();
+      ++next_;
+    }
+    base_.allgather(blocks, bytes_per_rank);
+    while (calls_ == 1 && next_ != rank()) std::this_thread::yield();
+  }
+
+ private:
+  P2pCommunicator base_;
+  std::atomic<int>& next_;
+  int calls_ = 0;
+};
+
+}  // namespace
+
+TEST(ranks_that_come_to_share_memory_have_each_taken_their_own_part_of_it) {
+  for (const int size : {2, 3, 5}) {
+    const auto mail = std::make_shared<Mail>(size);
+    std::atomic<int> next{0};
+    run_ranks(size, [&](int rank) {
+      OneByOne messages(mail, rank, next);
+      std::string why_not;
+      const auto shared = make_shared_communicator(messages, no_wait_hook, why_not);
+      CHECK(shared != nullptr);
+      CHECK_EQUAL(messages.taken, SharedCommunicator::part_of_rank(rank, size).second);
+    });
   }
 }
 
