@@ -155,6 +155,29 @@ def test_what_scripts_left_behind_is_gone_after_a_restart(restart: Restart, size
     assert [hvd.synchronize(handle) for handle in handles] == [None] * 4
 
 
+@needs_mpi
+@pytest.mark.usefixtures("two_ranks")
+def test_a_job_that_has_failed_leaves_no_communicator_to_the_next_one(
+    restart: Restart, rank: int
+) -> None:
+    from mpi4py import MPI
+
+    stalls = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+    alive: set[int] = set()
+    key = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, number: alive.discard(number))
+    for number in range(2):
+        restart(dict.fromkeys(stalls, "1"))
+        basics.job().world._comm.Set_attr(key, number)  # type: ignore[attr-defined]
+        alive.add(number)
+        assert alive == {number}
+        with pytest.raises(hvd.HorovodInternalError, match="has waited"):
+            hvd.allreduce(torch.ones(2), name=f"of rank {rank}")
+        assert basics.engine().failed
+    restart({})
+    assert not alive
+    works()
+
+
 WRONG = [
     ("HOROVOD_FUSION_THRESHOLD", "64MB", "whole number of bytes"),
     ("HOROVOD_CYCLE_TIME", "abc", "number of ms"),

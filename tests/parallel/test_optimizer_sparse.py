@@ -93,3 +93,30 @@ def test_ranks_without_words_from_the_first_step_on_take_part(
         optimizer.step()
         plain.step()
     assert_same_weights(net, reference)
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_only_some_ranks_have_words_in_the_first_step(
+    as_dense: bool, groups: int, rank: int, size: int
+) -> None:
+    """The last one, then rank 0, then the last one again, then all."""
+    net, reference = Words(True), Words(True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.5),
+        net.named_parameters(),
+        sparse_as_dense=as_dense,
+        groups=groups,
+    )
+    plain = torch.optim.SGD(reference.parameters(), lr=0.5)
+    for step, ranks in enumerate(([size - 1], [0], [size - 1], range(size))):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        net.linear.weight.square().sum().backward()
+        reference.linear.weight.square().sum().backward()
+        if rank in ranks:
+            net.vectors(torch.tensor([3, step])).sum().backward()
+        (reference.vectors(torch.tensor([3, step])).sum() * len(ranks) / size).backward()
+        optimizer.step()
+        plain.step()
+    assert_same_weights(net, reference)

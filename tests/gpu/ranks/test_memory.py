@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from gpu.device import DEVICE, finish, full, same
+from gpu.device import DEVICE, finish, full, same, take_gpu
 from horovod import _engine
 from horovod.common import basics
 
@@ -137,3 +137,26 @@ def test_the_buffer_shrinks_after_a_large_threshold(
     reduced(size, 60, "before")
     finish()
     assert torch.cuda.memory_allocated() <= before + 2 * MIB
+
+
+@pytest.mark.limit(120)
+def test_an_engine_that_has_failed_leaves_no_gpu_memory_to_the_next_one(
+    restart: Callable[[dict[str, str]], None], rank: int, size: int
+) -> None:
+    """Its streams, buffers and NCCL's communicators are gone when the next one works."""
+    times = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+    used = []
+    for _ in range(4):
+        restart(dict.fromkeys(times, "1"))
+        take_gpu()
+        reduced(size, 4, "of the next one")
+        torch.cuda.synchronize()
+        hvd.barrier()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        used.append(total - free)
+        hvd.barrier()
+        with pytest.raises(hvd.HorovodInternalError, match="has waited"):
+            hvd.allreduce(full(1, 1.0), name=f"of rank {rank}")
+        assert basics.engine().failed
+    assert used[3] - used[1] < 32 * MIB, [nbytes >> 20 for nbytes in used]
