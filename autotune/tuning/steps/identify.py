@@ -24,7 +24,8 @@ they train."""
 CLEARLY = 2 / 3
 """Share of the recent steps from which on a kind dominates them."""
 RARE = 0.3
-"""Share below which the training step has given way to a kind that dominates."""
+"""Share of the steps below which the training step has given way to a kind that dominates, or is no
+good."""
 RECENT_STEPS = 20
 """Steps that count as recent while the training step is not known, or hardly."""
 LONGEST_RECENT_EXPLICIT = 100
@@ -36,9 +37,7 @@ LONGEST_GROUP = 8
 """Steps in a group, at most."""
 PATIENCE_STEPS = 200
 PATIENCE_US = 60e6
-"""Steps or time after which a job hears why no training step was recognised in it."""
-WORTHLESS = 0.1
-"""Share of the steps below which a training step that was recognised is no good."""
+"""Steps, or time, after which a job hears why it is not tuned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,8 @@ class Identifier:
         self._silent = self._paused = 0
         self._communicates = self._is_explicit = False
         self._has_complained = {False: False, True: False}  # by whether a step has ended
-        self._stepped_us = self._idle_us = 0.0
+        self._stepped_us = 0.0  # time of the steps since the last complaint
+        self._idle_us = 0.0  # time since the latest of them: the next one's duration covers it
         self._forget()
 
     def _forget(self) -> None:
@@ -107,10 +107,10 @@ class Identifier:
         steps.
         """
         self.completed = []
-        if self.steps_seen:
+        is_long_start = not self.steps_seen and record.duration_us >= PATIENCE_US
+        if not is_long_start:  # patience begins anew: it has what comes before training
             self._stepped_us += record.duration_us
-        else:  # patience begins anew: the first step has what comes before training
-            self._idle_us = 0.0
+        self._idle_us = 0.0
         self.steps_seen += record.count
         if record.is_explicit and not self._is_explicit:
             self._is_explicit = True
@@ -167,14 +167,15 @@ class Identifier:
         if self._has_complained[has_steps] or not self._is_late:
             return None
         self._has_complained[has_steps] = True
+        self._stepped_us = self._idle_us = 0.0
         return self.observed
 
     @property
     def _is_late(self) -> bool:
-        has_many = self._followed >= PATIENCE_STEPS
-        if self.signature is not None:
-            return has_many and self._trained < WORTHLESS * self._followed
-        return has_many or max(self._stepped_us, self._idle_us) >= PATIENCE_US
+        if self.signature is not None and self._trained >= RARE * self._followed:
+            return False
+        is_long = self._stepped_us + self._idle_us >= PATIENCE_US
+        return is_long or self._followed >= PATIENCE_STEPS
 
     # ---- which kind it is -----------------------------------------------------------------------
 

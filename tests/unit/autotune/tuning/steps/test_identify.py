@@ -216,11 +216,64 @@ def test_steps_of_many_kinds_are_no_training_steps_and_it_is_said_once():
     assert identifier.complaint() is None
 
 
-def test_it_is_said_within_the_first_minute_where_steps_are_long():
+def live(steps: Iterable[tuple[int, int]]) -> int | None:
+    """Run steps of (kind, whole seconds) with a wait each second, as the service does.
+
+    Returns:
+        Second in which there was a complaint about them; None: there was none.
+    """
+    identifier, second = Identifier(), 0
+    for signature, seconds in steps:
+        for _ in range(seconds):
+            second += 1
+            identifier.wait(1.0, communicates=True)
+            if identifier.complaint() is not None and identifier.steps_seen:
+                return second
+        identifier.add(record(signature, ms=1000 * seconds))
+        if identifier.complaint() is not None:
+            return second
+    return None
+
+
+def odd(seconds: int) -> list[tuple[int, int]]:
+    return [(kind, seconds) for kind in range(100, 350)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        odd(2),
+        odd(21),
+        odd(40),
+        [(A, 55), *odd(2)],
+        [(A, 59), *odd(1)],
+        [(A, 20)] + [(B, 40), (C, 40)] * 5,
+        [(A, 2)] * IDENTIFY_STEPS + odd(2),
+        [(A, 2)] * IDENTIFY_STEPS + odd(3),
+    ],
+)
+def test_it_is_said_within_the_first_minute_whatever_steps_take(steps):
+    assert live(steps) == 60
+
+
+def test_a_kind_that_comes_no_more_is_a_reason_once_the_others_are_many():
+    assert live([(A, 10)] * IDENTIFY_STEPS + odd(10)) == 170
+
+
+@pytest.mark.parametrize("seconds", [61, 300])
+def test_patience_begins_anew_after_a_first_step_that_has_taken_a_minute(seconds):
+    """That no step had ended was said in it."""
+    assert live([(A, seconds)] + [(A, 1)] * (IDENTIFY_STEPS - 1)) is None
+    assert live([(A, seconds), *odd(1)]) == seconds + 60
+
+
+def test_time_is_counted_once_whether_a_step_or_a_wait_has_it():
     identifier = Identifier()
-    feed(identifier, [A, B, C, A], ms=21_000)
+    feed(identifier, [A, B], ms=21_000)
+    assert identifier.complaint() is None
+    feed(identifier, [C], ms=21_000)
     seen = identifier.complaint()
-    assert seen is not None and seen.steps == 4
+    assert seen is not None and seen.steps == 3
 
 
 def test_a_first_step_that_takes_long_is_no_reason_to_complain():
