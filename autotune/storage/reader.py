@@ -115,7 +115,7 @@ def _read_csv(path: str) -> LogView:
         path=path,
         kind="csv" if content.own else "horovod",
         trials=trials,
-        best=content.best or best_so_far(trials, default_first=content.own),
+        best=content.best or best_so_far(trials),
         finished=content.best is not None,
         warnings=tuple(warnings),
         damage=content.damage if content.best is None else "",

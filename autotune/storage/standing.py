@@ -9,13 +9,8 @@ from autotune.errors import InvalidSettingError
 from autotune.storage.sqlite_reader import RunContent
 from autotune.trial import Certificate, Gain, Sample, Standing, Trial, TrialState
 
-LUCK = 0.05
-"""The highest of a handful of equal settings' readings is easily so much above the others."""
 
-
-def best_so_far(
-    trials: Iterable[Trial], samples: Iterable[Sample] = (), *, default_first: bool = True
-) -> Trial | None:
+def best_so_far(trials: Iterable[Trial], samples: Iterable[Sample] = ()) -> Trial | None:
     """Return the complete trial with the highest score, the earlier one of equals.
 
     For logs in which the job itself has not said what it holds for the best.
@@ -24,22 +19,18 @@ def best_so_far(
         trials: Of one run, by trial_id.
         samples: What is known of their readings: the mean of a trial's is its score. They count
             only where no trial has a gain: raw readings of different times do not compare.
-        default_first: Trial 0 is the default, which is only beaten by a lead that is not luck:
-            ``LUCK`` above it. Logs of Horovod never hold the default.
     """
     trials = list(trials)
     readings: dict[int, list[float]] = {}
     for sample in samples if not any(trial.gain for trial in trials) else ():
         readings.setdefault(sample.trial_id, []).append(sample.score)
-    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    scores: dict[int, float] = {}
-    for trial in complete:
+
+    def score(trial: Trial) -> float:
         known = readings.get(trial.trial_id, [trial.score])
-        scores[trial.trial_id] = sum(known) / len(known)
-    best = max(complete, key=lambda trial: scores[trial.trial_id], default=None)
-    if best is None or not default_first or complete[0].trial_id != 0:
-        return best
-    return best if scores[best.trial_id] > (1 + LUCK) * scores[0] else complete[0]
+        return sum(known) / len(known)
+
+    complete = (trial for trial in trials if trial.state is TrialState.COMPLETE)
+    return max(complete, key=score, default=None)
 
 
 def standing_of(stored: RunContent) -> Standing | None:

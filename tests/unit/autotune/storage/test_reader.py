@@ -9,6 +9,7 @@ import pytest
 from autotune.errors import LogError, NoAnswerError
 from autotune.space import HOROVOD
 from autotune.storage import Resume, open_logs, read_log, sqlite_reader
+from autotune.storage.csv_log import row_text
 from autotune.storage.standing import best_so_far
 from autotune.trial import RunState, Standing, TrialState
 
@@ -51,11 +52,15 @@ def test_only_complete_trials_are_the_answer(make_trial) -> None:
     assert best_so_far(trials[1:2]) is None
 
 
-def test_a_lead_over_the_default_that_may_be_luck_does_not_count(make_trial) -> None:
-    trials = [make_trial(0, 100.0), make_trial(1, 104.0), make_trial(2, 103.0)]
-    assert best_so_far(trials) == trials[0]
-    assert best_so_far(trials, default_first=False) == trials[1]
-    assert best_so_far([*trials, make_trial(3, 108.0)]).trial_id == 3
+def test_a_csv_alone_answers_with_the_highest_score_however_small_its_lead(
+    tmp_path: Path, make_trial
+) -> None:
+    trials = [make_trial(0, 100.0), make_trial(1, 101.0), make_trial(2, 100.5)]
+    assert best_so_far(trials) == trials[1]
+    path = tmp_path / "log.csv"
+    path.write_text("".join(f"{line}\n" for line in [HEADER, *map(row_text, trials)]))
+    view = read_log(str(path))
+    assert (view.kind, view.finished, view.answer()) == ("csv", False, trials[1])
 
 
 def test_the_readings_of_a_trial_count_together(make_trial, make_sample) -> None:
