@@ -8,10 +8,10 @@
     0,0,1024,2.5,4,1287.5        repeats an earlier setting: tuning is finished, this is the best
 
 A configuration has one trial row at most, so no other mark of the end is needed. The last row's
-score is what all readings of its setting say, so it may differ from the earlier one. A row that
-stands is changed only if its results turn out to be wrong: then its score is 0, and it is no last
-line. A row is one ``write`` of a whole line; a reader ignores a last line
-without a newline, and a resuming writer cuts it off.
+score is what the pairs of the certificate say of its setting, so it differs from the earlier one,
+by which the setting was chosen. A row that stands is changed only if its results turn out to be
+wrong: then its score is 0, and it is no last line. A row is one ``write`` of a whole line; a reader
+ignores a last line without a newline, and a resuming writer cuts it off.
 """
 
 from __future__ import annotations

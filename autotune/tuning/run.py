@@ -179,6 +179,13 @@ class Run:
         """Pairs of windows of the default and the best setting that were read."""
         return self._pairs.test.pairs if self._pairs is not None else 0
 
+    def readings(self, params: Setting) -> list[Reading]:
+        """Return what was read last of a setting: in pairs, or of the default on the way."""
+        if self._pairs is not None:
+            return self._pairs.readings.get(params, [])
+        is_default = params == self.search.space.default
+        return self._explore.default.readings if is_default else []
+
     def _followed(self) -> list[Event]:
         """Return what there is to tell, after exploring has ended, if it just has."""
         if self._explore.is_over and self._pairs is None and self.outcome is None:
@@ -264,7 +271,11 @@ class Run:
         self._finalise(self.trials[0], certificate)
 
     def _finalise(self, best: Trial, certificate: Certificate) -> None:
-        """End the run; the score of what stays in force is that of all its readings."""
+        """End the run; the score of a certified setting is what its pairs with the default say.
+
+        The search's readings are not pooled with them: by these it was chosen among many, so they
+        flatter it.
+        """
         self._events.add(self._in_force.change(best.params, known=best.params))
         if certificate.certified:
             best = replace(best, score=self.search.findings.score_of(certificate.gain))

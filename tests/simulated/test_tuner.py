@@ -426,11 +426,25 @@ def test_scores_of_one_run_are_gains_over_one_default(finished):
             assert trial.gain.low <= trial.gain.estimate <= trial.gain.high
 
 
-def test_the_last_score_is_that_of_all_its_readings(finished):
+def test_the_last_score_is_what_the_pairs_say_without_the_readings_that_chose_it(finished):
     run = finished("bowl")
     (certificate,) = run.of(Certificate)
-    score = run.trials[0].score * (1 + certificate.gain)
-    assert run.finished.best.score == pytest.approx(score, rel=1e-5)
+    best, default = run.finished.best, run.trials[0].score
+    assert best.score == pytest.approx(default * (1 + certificate.gain), rel=1e-5)
+    ratios: dict[int, dict[int, float]] = {}
+    for sample in run.samples:
+        if sample.pair is not None:
+            ratios.setdefault(sample.pair, {})[sample.trial_id] = sample.score
+    pairs = [pair[best.trial_id] / pair[0] for pair in ratios.values()]
+    assert len(pairs) == certificate.pairs
+    assert min(pairs) < best.score / default < max(pairs)
+    assert best.score != run.trials[best.trial_id].score
+
+
+def test_the_last_score_of_the_default_is_that_of_its_trial(finished):
+    run = finished("best_at_default")
+    assert run.finished.best.trial_id == 0
+    assert run.finished.best.score == run.trials[0].score
 
 
 def test_start_says_how_many_steps_are_needed(tuner):
