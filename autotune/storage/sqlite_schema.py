@@ -38,7 +38,7 @@ from autotune.trial import (
 )
 
 APPLICATION_ID = 0x48564154
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 MAGIC = b"SQLite format 3\0"
 
 OTHERS: dict[str, Parameter] = {

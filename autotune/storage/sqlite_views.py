@@ -2,9 +2,9 @@
 
 ``run_summary`` has one row per run with its best setting and its gain; ``trial_gains`` one per
 trial with its gain over the default at the same time. Until the two were compared in pairs, a gain
-is an estimate with a nominal 90 % interval, and ``comparison`` says so. ``column_descriptions``
-holds a sentence per column, and ``datasette_metadata`` gives the same to Datasette
-(``datasette log.db -m metadata.json``).
+is an estimate with a nominal 90 % interval, and ``comparison`` says so in both views.
+``column_descriptions`` holds a sentence per column, and ``datasette_metadata`` gives the same to
+Datasette (``datasette log.db -m metadata.json``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sqlite_utils import Database
 
 _SETTINGS = ", ".join(f"trials.{name}" for name in every_parameter())
+_COMPARISON = """CASE certificates.certified WHEN 1 THEN 'certified'
+                WHEN 0 THEN 'not certified, default kept' ELSE 'not compared yet' END"""
 
 VIEWS: dict[str, str] = {
     "run_summary": f"""
@@ -30,20 +32,25 @@ VIEWS: dict[str, str] = {
             100 * coalesce(certificates.gain, runs.best_gain) AS gain_percent,
             100 * coalesce(certificates.gain_low, runs.best_gain_low) AS gain_low_percent,
             100 * coalesce(certificates.gain_high, runs.best_gain_high) AS gain_high_percent,
-            CASE certificates.certified WHEN 1 THEN 'certified'
-                WHEN 0 THEN 'not certified, default kept' ELSE 'not compared yet' END AS comparison,
-            certificates.certified
+            {_COMPARISON} AS comparison, certificates.certified
         FROM runs
         LEFT JOIN trials ON trials.run_id = runs.run_id AND trials.trial_id = runs.best_trial_id
         LEFT JOIN certificates ON certificates.id =
             (SELECT max(id) FROM certificates AS c WHERE c.run_id = runs.run_id)
         ORDER BY runs.run_id DESC""",
     "trial_gains": f"""
-        SELECT trials.run_id, trials.trial_id, {_SETTINGS}, trials.state, trials.score,
-            100 * trials.gain AS gain_percent, 100 * trials.gain_low AS gain_low_percent,
-            100 * trials.gain_high AS gain_high_percent
+        SELECT trials.run_id, trials.trial_id, {_SETTINGS}, trials.state,
+            coalesce((1 + certificates.gain) * defaults.score, trials.score) AS score,
+            100 * coalesce(certificates.gain, trials.gain) AS gain_percent,
+            100 * coalesce(certificates.gain_low, trials.gain_low) AS gain_low_percent,
+            100 * coalesce(certificates.gain_high, trials.gain_high) AS gain_high_percent,
+            CASE trials.trial_id WHEN 0 THEN 'the default' ELSE {_COMPARISON} END AS comparison
         FROM trials
-        ORDER BY trials.run_id DESC, trials.score DESC""",
+        LEFT JOIN trials AS defaults ON defaults.run_id = trials.run_id AND defaults.trial_id = 0
+        LEFT JOIN certificates ON trials.trial_id > 0
+            AND certificates.trial_id = trials.trial_id AND certificates.id =
+            (SELECT max(id) FROM certificates AS c WHERE c.run_id = trials.run_id)
+        ORDER BY trials.run_id DESC, score DESC""",
 }
 
 TABLES: dict[str, str] = {
@@ -64,8 +71,14 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "run_id": ("", "number of the run in this file"),
     "trial_id": ("", "number of the trial in its run; 0 is the default setting"),
     "best_trial_id": ("", "trial that stays in force; of an unfinished run, the most promising"),
-    "best_score": ("bytes/us", "its score, by all its readings"),
-    "best_gain": ("fraction", "its gain over the default, by all its readings"),
+    "best_score": (
+        "bytes/us",
+        "its score by the comparison in pairs; before that by all its readings",
+    ),
+    "best_gain": (
+        "fraction",
+        "its gain over the default, without the comparison in pairs",
+    ),
     "best_gain_low": ("fraction", "lower bound of that gain, 90 % interval"),
     "best_gain_high": ("fraction", "upper bound of that gain, 90 % interval"),
     "best_proven": ("0 or 1", "it is better beyond doubt, also without a comparison in pairs"),
@@ -106,7 +119,10 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "gain_percent": ("%", "gain in step time over the default at the same time"),
     "gain_low_percent": ("%", "lower bound: of a certificate one-sided, else of a 90 % interval"),
     "gain_high_percent": ("%", "upper bound of the gain"),
-    "comparison": ("", "verdict of the comparison in pairs, or that there was none yet"),
+    "comparison": (
+        "",
+        "verdict of the comparison in pairs, or that there was none yet",
+    ),
     "alpha": ("", "error probability of the lower bound"),
     "certified": ("0 or 1", "the lower bound is above 0: the setting is kept, else the default"),
     "reason": ("", "the verdict as a sentence"),

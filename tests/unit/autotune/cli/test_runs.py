@@ -4,6 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,14 @@ CERTIFICATE = Certificate(
 def job(tmp_path: Path) -> Callable[..., Path]:
     """``job("a", size=4)``: a finished job's database; ``done=False``: one that was ended."""
 
-    def make(name: str, *, size: int = 2, done: bool = True, folder: str = ".") -> Path:
+    def make(
+        name: str,
+        *,
+        size: int = 2,
+        done: bool = True,
+        folder: str = ".",
+        certificate: Certificate | None = CERTIFICATE,
+    ) -> Path:
         fingerprint = Fingerprint(
             tensors=(), size=size, local_size=2, cross_size=size // 2, versions={}, fixed={}
         )
@@ -40,11 +48,13 @@ def job(tmp_path: Path) -> Callable[..., Path]:
         logs.start(RunInfo(fingerprint=fingerprint, host="node1", pid=1, seed=7))
         gain = Gain(estimate=0.1, low=0.02, high=0.18)
         best = Trial(trial_id=1, params=CommParams(cycle_time_ms=0.5), score=110.0, gain=gain)
-        logs.add_trial(Trial(trial_id=0, params=CommParams(), score=100.0))
+        default = Trial(trial_id=0, params=CommParams(), score=100.0)
+        logs.add_trial(default)
         logs.add_trial(best)
-        if done:
-            logs.add_certificate(CERTIFICATE)
-            logs.finish_run(RunState.DONE, best)
+        if done and certificate is not None:
+            logs.add_certificate(certificate)
+            kept = best if certificate.certified else default
+            logs.finish_run(RunState.DONE, kept)
         logs.close()
         return path.with_suffix(".db")
 
@@ -106,9 +116,34 @@ def test_a_view_has_one_row_per_run_and_per_trial(job) -> None:
     with sqlite3.connect(job("a")) as database:
         query = "SELECT job, size, state, cycle_time_ms, gain_low_percent FROM run_summary"
         assert database.execute(query).fetchall() == [("a.csv", 2, "done", 0.5, 5.0)]
-        query = "SELECT trial_id, gain_percent, gain_high_percent FROM trial_gains"
-        trials = database.execute(query).fetchall()
-    assert trials == [(1, 10.0, 18.0), (0, None, None)]
+        query = "SELECT trial_id FROM trial_gains"
+        assert database.execute(query).fetchall() == [(1,), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict", "score", "gain"),
+    [
+        ("killed", "not compared yet", 110.0, (10.0, 2.0, 18.0)),
+        ("certified", "certified", 112.1, (12.1, 5.0, 19.4)),
+        ("refuted", "not certified, default kept", 112.1, (12.1, 5.0, 19.4)),
+    ],
+)
+def test_both_views_say_whether_a_gain_was_compared_and_show_what_is_known_at_last(
+    job, end: str, verdict: str, score: float, gain: tuple[float, ...]
+) -> None:
+    certificate = replace(CERTIFICATE, certified=end == "certified")
+    path = job("a", certificate=None if end == "killed" else certificate)
+    numbers = "score, gain_percent, gain_low_percent, gain_high_percent"
+    with sqlite3.connect(path) as database:
+        query = f"SELECT trial_id, comparison, {numbers} FROM trial_gains"
+        trial, default = database.execute(query).fetchall()
+        query = "SELECT comparison, gain_percent FROM run_summary"
+        summary = database.execute(query).fetchone()
+    assert trial[:2] == (1, verdict) and trial[2:] == pytest.approx((score, *gain))
+    assert default == (0, "the default", 100.0, None, None, None)
+    assert summary[0] == verdict
+    if end == "certified":
+        assert summary[1] == pytest.approx(gain[0])
 
 
 def test_datasette_shows_tables_views_and_what_columns_mean(capsys, job) -> None:

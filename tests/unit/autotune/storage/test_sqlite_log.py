@@ -14,7 +14,7 @@ from autotune.storage import Replay, Resume, open_logs, paths, read_log, sqlite_
 from autotune.storage.csv_log import row_text
 from autotune.storage.sqlite_log import SqliteLog
 from autotune.storage.sqlite_reader import list_runs, open_read_only, read_run
-from autotune.storage.sqlite_schema import fingerprint_hash
+from autotune.storage.sqlite_schema import SCHEMA_VERSION, fingerprint_hash
 from autotune.trial import RunState, Standing
 
 HEADER = ",".join(HOROVOD.columns)
@@ -177,7 +177,7 @@ class TestVersion1:
         assert view.standing is not None and view.standing.gain == make_gain(11)
         assert view.answer().params == new.params and len(view.trials) == 4
         assert csv.read_text().splitlines()[1:] == [*OLD_ROWS, row_text(new)]
-        assert query(old, "PRAGMA user_version") == [(4,)]
+        assert query(old, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
         assert query(old, "SELECT gain_percent FROM trial_gains WHERE trial_id = 3") == [(12.0,)]
 
     def test_a_job_replays_it_and_repeats_its_last_row(self, old: Path, make_run) -> None:
@@ -198,6 +198,8 @@ class TestVersion1:
         for (name,) in query(new, names):
             columns = f"PRAGMA table_info({name})"
             assert query(old, columns) == query(new, columns)
+        views = "SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY name"
+        assert query(old, views) == query(new, views)
 
 
 def test_a_damaged_database_is_one_clear_error(db: Path, make_run, make_trial) -> None:
