@@ -96,16 +96,14 @@ def standing_text(
     Args:
         standing: What is held for the best.
         names: Parameters that are tuned.
-        trial: The one that was spoken of just before.
+        trial: The one that was spoken of just before, with all that is known of it.
         pairs: Pairs of windows in which the best was compared with the default.
     """
     best, gain = standing.best, standing.gain
     if best.trial_id == 0 or gain is None:
         return "best so far: the default"
-    same = trial is not None and best.trial_id == trial.trial_id
-    if trial is not None and same:
-        shown = "" if trial.gain == gain else f" at {gain_text(gain)}"
-        what = f"this one{shown}"
+    if trial is not None and best.trial_id == trial.trial_id:
+        what = "this one"
     else:
         what = f"{params_text(best.params, names)} at {gain_text(gain)}"
     compared = f"not proven in {pairs} pairs of windows" if pairs else "not compared yet"

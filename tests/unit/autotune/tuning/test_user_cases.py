@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,17 @@ from autotune.cli.main import main
 from autotune.space import HOROVOD
 from autotune.storage import open_logs
 from autotune.storage.contract import RunInfo
-from autotune.trial import Certificate, CommParams, Fingerprint, RunState, Trial, TrialState
+from autotune.trial import (
+    Certificate,
+    CommParams,
+    Fingerprint,
+    Gain,
+    RunState,
+    Standing,
+    Trial,
+    TrialState,
+)
+from autotune.tuning.messages import progress_text
 
 SETTINGS = ("0,1,{}4,8,900.5", "0,0,{}2.5,12.2035,1200", "1,0,{}50,32,700")
 """Rows: hierarchical_allreduce, hierarchical_allgather, {more columns} cycle, threshold, score."""
@@ -182,6 +193,23 @@ class TestRequireCertified:
         log = foreign_log(tmp_path / "log.csv", "7 columns")
         assert main(["best", log, "--require-certified"]) == 1
         assert "no certificate is known" in capsys.readouterr().err
+
+
+class TestU10:
+    """Two figures for one setting in one line."""
+
+    @pytest.mark.parametrize("error", [0.0, 1e-12])
+    def test_a_line_about_the_best_setting_has_its_figure_once(self, error):
+        """However the two were computed: the trial's when it ended, the standing just after."""
+        gain = Gain(estimate=0.973, low=0.727, high=1.254)
+        trial = Trial(trial_id=1, params=CommParams(cycle_time_ms=2.0), score=200.0, gain=gain)
+        again = replace(gain, estimate=gain.estimate + error)
+        standing = Standing(best=replace(trial, gain=again), gain=again)
+        text = progress_text(trial, most=20, standing=standing, names=["cycle_time_ms"])
+        assert text == (
+            "autotune: trial 2 of at most 20: cycle 2 ms: +97.3 % (90 %: +72.7 to +125.4) over the "
+            "default; best so far: this one, not compared yet"
+        )
 
 
 class TestDatabaseElsewhere:
