@@ -32,7 +32,22 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 READINGS = 20
 AT = (5, 10, 15, 20)
-PACKAGES = {"optuna-gp": "optuna", "optuna-tpe": "optuna", "smac": "smac"}
+PACKAGES = {
+    "optuna-gp": "optuna",
+    "optuna-tpe": "optuna",
+    "smac": "smac",
+    "gp_minimize": "skopt",
+    "random": "numpy",
+}
+"""The peers, and what each needs."""
+GROUPS = {
+    "separable": range(1, 6),
+    "moderately conditioned": range(6, 10),
+    "ill-conditioned": range(10, 15),
+    "multimodal": range(15, 20),
+    "multimodal, weakly structured": range(20, 25),
+}
+"""COCO's groups of functions; 3 and 4, which are separable, are multimodal, too."""
 VERSIONS = (
     "coco-experiment", "numpy", "scipy", "scikit-learn", "scikit-optimize", "optuna", "smac",
     "torch",
@@ -98,6 +113,40 @@ def tables(rows: list[Row]) -> str:
             ]
             cells.append(f"{np.median(mine):.3f}" if mine else "")
         lines.append(f"| {function} | " + " | ".join(cells) + " |")
+    missing = [name for name in PACKAGES if name not in ranked]
+    if missing:
+        lines += ["", f"Left out: {', '.join(missing)}."]
+    others = [name for name in names if name != "ours"]
+    if "ours" in names and others:
+        lines += ["", behind(rows, min(others, key=lambda name: float(np.mean(ranked[name]))))]
+    return "\n".join(lines)
+
+
+def behind(rows: list[Row], peer: str) -> str:
+    """Return where ours has more regret than ``peer``, most first, and what that adds up to."""
+    found: dict[str, dict[int, list[float]]] = {"ours": {}, peer: {}}
+    for row in rows:
+        if row["policy"] in found:
+            regrets = found[row["policy"]].setdefault(int(row["function"]), [])
+            regrets.append(float(row[f"regret_{READINGS}"]))
+    both = [k for k in found["ours"] if k in found[peer]]
+    more = {k: np.median(found["ours"][k]) - np.median(found[peer][k]) for k in both}
+    lost = {k: float(gap) for k, gap in more.items() if gap > 0}
+    most = sorted(lost, key=lambda k: -lost[k])
+    listed = ", ".join(f"{k} (+{lost[k]:.3f})" for k in most)
+    lines = [f"Ours has more regret than {peer} on {len(lost)} of {len(more)} functions: {listed}."]
+    lines += [
+        "",
+        f"| group | functions | more regret than {peer} on | its sum | less regret, sum |",
+    ]
+    lines.append("|" + " --- |" * 5)
+    for group, functions in GROUPS.items():
+        mine = [float(more[k]) for k in functions if k in more]
+        worse, better = [gap for gap in mine if gap > 0], [gap for gap in mine if gap < 0]
+        lines.append(
+            f"| {group} | {functions[0]}-{functions[-1]} | {len(worse)} | {sum(worse):.2f} "
+            f"| {abs(sum(better)):.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -146,7 +195,7 @@ def measure(arguments: argparse.Namespace) -> None:
     policies = [
         name
         for name in arguments.policies or POLICIES
-        if importlib.util.find_spec(PACKAGES.get(name, "numpy")) is not None
+        if importlib.util.find_spec(PACKAGES.get(name, "skopt")) is not None
     ]
     results = Parallel(n_jobs=arguments.jobs, batch_size=1, return_as="generator_unordered")(
         delayed(run_one)(policy, function, seed)
