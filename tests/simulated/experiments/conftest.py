@@ -6,5 +6,5 @@ import sys
 from pathlib import Path
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
-for name in ("negotiation", "tuner_bench", "cost_model", "digits"):
+for name in ("tuner_live", "negotiation", "tuner_bench", "cost_model", "digits"):
     sys.path.insert(0, str(EXPERIMENTS / name))
