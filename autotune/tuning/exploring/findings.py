@@ -27,11 +27,9 @@ NOISE_RANGE = (0.003, 0.5)
 DIGITS = 6
 DEFAULT_VARIANCE = 1e-8
 BEYOND_DOUBT = 4.0
-"""Standard deviations by which a setting is better than the default beyond doubt ..."""
+"""Standard deviations by which a setting is better, or slower, than the default beyond doubt."""
 CONFIRMED = 2
-"""... in so many readings of its own, at least."""
-SLOWER = 3.0
-"""Standard deviations by which a setting is slower than the default beyond noise."""
+"""Readings of its own, at least, of a setting that is better beyond doubt."""
 
 
 class Findings:
@@ -77,6 +75,11 @@ class Findings:
         self._optimizer.noise = min(max(value, NOISE_RANGE[0]), NOISE_RANGE[1])
 
     @property
+    def trouble(self) -> str | None:
+        """Why what is known is worse than it should be, in one sentence; None where it is not."""
+        return self._optimizer.trouble
+
+    @property
     def standing(self) -> Standing | None:
         """What is held for the best so far, its score and gain as known now; None: no trial."""
         if not self.trials:
@@ -105,9 +108,9 @@ class Findings:
         return None if params == self._default else gain_of(*self.posterior(params))
 
     def is_slower(self, params: Setting) -> bool:
-        """Return whether a setting that was read is slower than the default beyond noise."""
+        """Return whether a setting that was read is slower than the default beyond doubt."""
         mean, std = self.posterior(params)
-        return mean < -SLOWER * std
+        return mean < -BEYOND_DOUBT * std
 
     def score_of(self, gain: float) -> float:
         """Return a gain over the default as a score, bytes/us, to six digits."""

@@ -42,7 +42,8 @@ MOST_OF_A_WINDOW = 6.0
 NOISE_WINDOWS = 24
 """Windows that the noise of one record is estimated from, the latest ones."""
 SURPRISE = 4.0
-"""Edges that disagree by more than twice what noise explains have seen a change of speed."""
+"""Edges that disagree by more than twice what noise explains have seen a change of speed: the
+reading is as uncertain as they disagree, so it says little, or is taken again."""
 EDGE_RECORDS = 4
 """Records between two windows: on their way when a change is sent, and settling."""
 BETWEEN = 0.25
@@ -65,12 +66,10 @@ class LogRatio:
     Attributes:
         mean: The reading.
         variance: Of its error.
-        surprise: Whether the speed has changed around it by more than noise explains.
     """
 
     mean: float
     variance: float
-    surprise: bool = False
 
 
 def levels(records: Sequence[StepRecord]) -> NDArray[np.float64]:
@@ -308,12 +307,10 @@ class Bracket:
             weight = (ends[1] + middle[1]) / explained
             variance = 1 / (1 / (ends[0] + middle[0]) + 1 / (ends[1] + middle[1]))
         excess = (one - two) ** 2 - SURPRISE * explained
-        surprise = excess > SMALLEST_JUMP**2 / 4
         noise.disagree(one - two, explained)
         return LogRatio(
             mean=weight * one + (1 - weight) * two,
             variance=variance + noise.hidden + max(noise.wander, BETWEEN * max(0.0, excess)),
-            surprise=surprise,
         )
 
 
