@@ -185,7 +185,9 @@ def plot_time(curves: dict[str, Any], before: dict[str, Any], theme: Theme, path
         above.minorticks_off()
         below.set_xlim(1, 21)
         below.set_ylim(-60, 120)
-        for axes, bounds in ((above, (5,)), (below, (-10, 10))):
+        wanted = KINDS[kind].wanted
+        regret, claimed = 100 * wanted.regret_p90, 100 * wanted.claimed_p90
+        for axes, bounds in ((above, (regret,)), (below, (-claimed, claimed))):
             for bound in bounds:
                 axes.axhline(bound, color=theme.ink, linewidth=0.8, linestyle=(0, (4, 3)))
             style([axes], theme)

@@ -9,6 +9,7 @@ import oracles
 import pytest
 from job import Job, Noise
 from judge import Cluster, Step, step_times
+from kinds import KINDS, STATIONARY
 from metrics import lost_share, measure
 from models import MODELS
 from policies.ending import Ending
@@ -16,6 +17,7 @@ from policies.horovod import blocks, sample_score
 from surfaces import SIMULATED, Surface, Truth, measured, oracle_grid, shrunk, simulated
 
 from autotune.trial import CommParams
+from simulated.experiments.conftest import EXPERIMENTS
 
 SLOW = CommParams(cycle_time_ms=50.0)
 FAST = CommParams(cycle_time_ms=0.1)
@@ -157,3 +159,14 @@ def test_horovods_policy_explores_the_published_number_of_blocks() -> None:
 def test_horovods_score_is_the_median_of_five() -> None:
     times = np.concatenate([np.full(10, t) for t in (1.0, 2.0, 4.0, 5.0, 10.0)] + [[99.0]])
     assert sample_score(times, 1000) == 250.0
+
+
+def test_the_readme_shows_every_picture_and_says_when_the_first_proposal_comes() -> None:
+    folder = EXPERIMENTS / "tuner_bench"
+    text = (folder / "README.md").read_text()
+    for name in ("plot-light", "plot-dark", "time-light", "time-dark"):
+        assert f'"results/{name}.svg"' in text
+        assert (folder / "results" / f"{name}.svg").is_file()
+    stationary = KINDS[STATIONARY]
+    assert f"the first proposal comes {stationary.first_plan_s:g} s after it was asked" in text
+    assert f"the others {stationary.plan_s:g} s" in text
