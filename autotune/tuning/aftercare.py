@@ -1,13 +1,14 @@
 """After DONE: whether the setting that stays in force still deserves it.
 
-The step time is compared with what it was (``drift``). Where that says that the job has changed, it
-is tuned again if that can help and may be; else the setting in force and the default are compared
-in pairs of windows, as in a replay check.
+The step time is compared with what tuning has read (``drift``). Where that says that the job has
+changed, it is tuned again if that can help and may be; else the setting in force and the default
+are compared in pairs of windows, as in a replay check.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from autotune.tuning.events import Event, Events
 from autotune.tuning.inforce import InForce
 from autotune.tuning.steps.brackets import Noise
 from autotune.tuning.steps.records import StepRecord, TunerSettings
+from autotune.tuning.steps.scoring import Reading
 from autotune.tuning.steps.warmup import steps_per_sample
 
 
@@ -44,6 +46,7 @@ class Aftercare:
         in_force: InForce,
         rng: np.random.Generator,
         may_retune: bool,
+        readings: Sequence[Reading] = (),
     ) -> None:
         """Look after ``kept``, which is in force.
 
@@ -54,11 +57,12 @@ class Aftercare:
             in_force: Which setting is in force.
             rng: Decides the order within pairs.
             may_retune: The job may be tuned again.
+            readings: Of ``kept``, from tuning.
         """
         self._kept, self._default, self._settings = kept, default, settings
         self._in_force, self._rng, self._may_retune = in_force, rng, may_retune
         self._events = Events()
-        self._drift = DriftDetector()
+        self._drift = DriftDetector(readings)
         self._pairs: PairedWindows | None = None
 
     def read(self, record: StepRecord) -> tuple[list[Event], Verdict | None]:

@@ -478,6 +478,7 @@ class Tuner:
             in_force=self._in_force,
             rng=np.random.default_rng([self.seed, 1 + self._retunes]),
             may_retune=self._retunes < MOST_RETUNES,
+            readings=self._run.readings(best.params) if self._run is not None else (),
         )
         text = messages.result_text(best, reason=reason, names=self._space.names)
         params, epoch = best.params.as_dict(), self._in_force.epoch

@@ -12,7 +12,8 @@ import csv
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,19 @@ from kinds import KINDS, Earlier
 from memory import surface_of
 from policies.ours import Driver
 from summary import column, quantile
-from surfaces import Surface, all_surfaces
+from surfaces import Surface, Truth, all_surfaces
 
-BEFORE = (400, 1200)
-"""Range of the steps from DONE until the link becomes slow."""
+from autotune.trial import CommParams
+
+BEFORE = (0, 200), (400, 1200)
+"""Ranges of the steps from DONE until the link becomes slow, in turns."""
 AFTER = 4000
 """Steps that are watched from there on."""
+SHORT, SHORTER = ", short steps", 15.0
+"""Marks a job like the one of that name with steps so many times as short."""
 LINKS = {
     "narrow-resnet50 1G 2x2": Earlier(surface="narrow-resnet50 1G 2x2", bandwidth=0.2),
+    "narrow-resnet50 1G 2x2" + SHORT: Earlier(surface="narrow-resnet50 1G 2x2", bandwidth=0.2),
     "resnet50 10G 4x2": Earlier(surface="resnet50 10G 4x2", bandwidth=0.2),
     "gpt2 25G 8x8": Earlier(surface="gpt2 25G 8x8", bandwidth=0.2),
     "two-hosts-200-small": Earlier(surface="two-hosts-50-small"),
@@ -43,7 +49,12 @@ LINKS = {
 """The job when the link is slow: 20 % of the bandwidth (25 % where both were measured)."""
 QUIET_STEPS = 100_000
 QUIET_KINDS = ("stationary", "wave", "two-speeds", "evaluation")
-QUIET_SURFACES = ("one-host-small", "narrow-resnet50 1G 2x2", "two-hosts-200-single")
+QUIET_SURFACES = (
+    "one-host-small",
+    "narrow-resnet50 1G 2x2",
+    "narrow-resnet50 1G 2x2" + SHORT,
+    "two-hosts-200-single",
+)
 NOTICED, FALSE_ALARMS = 200, 1.0
 
 
@@ -85,12 +96,12 @@ class Quiet:
 def slow_link(name: str, seed: int) -> Slow:
     """Tune a job to the end, make its link slow, and watch."""
     rng = np.random.default_rng([20261130, sum(map(ord, name)), seed])
-    job = Job(surface=all_surfaces()[name], rng=rng, cv=CV)
+    job = Job(surface=_surface(name), rng=rng, cv=CV)
     driver = Driver(job, seed)
     driver.run()
-    driver.look_after(int(rng.integers(*BEFORE)))
+    driver.look_after(int(rng.integers(*BEFORE[seed % len(BEFORE)])))
     before, alarms, start = job.params, len(driver.drifts), job.steps
-    job.surface = slow = _slow(name)
+    job.surface = slow = _surface(name, is_slow=True)
     driver.look_after(AFTER)
     noticed = next((step for step in driver.drifts if step >= start), None)
     best, final = slow.oracle.step_us, slow.truth(job.params).step_us
@@ -106,19 +117,30 @@ def slow_link(name: str, seed: int) -> Slow:
     )
 
 
-_slow_surfaces: dict[str, Surface] = {}
+@cache
+def _surface(name: str, *, is_slow: bool = False) -> Surface:
+    whole = name.removesuffix(SHORT)
+    surface = surface_of(LINKS[whole]) if is_slow else all_surfaces()[whole]
+    return surface if whole == name else _with_short_steps(surface)
 
 
-def _slow(name: str) -> Surface:
-    if name not in _slow_surfaces:
-        _slow_surfaces[name] = surface_of(LINKS[name])
-    return _slow_surfaces[name]
+def _with_short_steps(surface: Surface) -> Surface:
+    """Return a job like a simulated one, with everything in a step ``SHORTER`` times as short."""
+
+    def truth_of(params: CommParams) -> Truth:
+        truth = surface.truth(params)
+        return Truth(step_us=truth.step_us / SHORTER, exposed_us=truth.exposed_us / SHORTER)
+
+    operations = tuple((name, round(size / SHORTER)) for name, size in surface.operations)
+    return replace(
+        surface, name=surface.name + SHORT, operations=operations, truth_of=truth_of, _known={}
+    )
 
 
 def quiet(kind: str, name: str, seed: int, steps: int) -> Quiet:
     """Tune a job to the end and count what the tuner takes for a change."""
     rng = np.random.default_rng([20261131, sum(map(ord, kind + name)), seed])
-    job = Job(surface=all_surfaces()[name], rng=rng, kind=KINDS[kind], cv=CV)
+    job = Job(surface=_surface(name), rng=rng, kind=KINDS[kind], cv=CV)
     driver = Driver(job, seed)
     driver.run()
     driver.look_after(steps)

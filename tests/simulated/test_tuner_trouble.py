@@ -474,6 +474,23 @@ def test_links_that_become_slower_are_noticed_soon_and_tuned_for(job, tuner):
     assert run.step_ms(run.params) < 1.1 * (run.compute_ms + best)
 
 
+@pytest.mark.parametrize(
+    ("surface", "after"), [("bowl", 0), ("bowl", 60), ("bowl", 100), ("best_at_default", 0)]
+)
+def test_links_that_become_slower_right_after_the_end_are_noticed_as_soon(
+    job, tuner, surface, after
+):
+    run, tuned = job(surface, seed=1), tuner(1)
+    run.drive(tuned)
+    for _ in range(after):
+        run.advance(tuned)
+    begin = run.steps
+    run.surface = lambda params: 5.0 * SURFACES[surface](params)
+    while len(run.of(Identified)) == 1 and run.steps < begin + 1000:
+        run.advance(tuned)
+    assert run.steps - begin <= 200
+
+
 def test_a_default_that_is_in_force_is_not_compared_with_itself(job, tuner):
     """Case U15."""
     run, tuned = job("best_at_default", seed=1), tuner(1)

@@ -27,6 +27,7 @@ class PairedWindows:
         arm: The trial whose window is being read.
         decision: What the test says after the latest pair; None: more pairs are needed.
         windows: Finished windows.
+        readings: Those of each setting.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class PairedWindows:
         self.arm = default
         self.decision: bool | None = None
         self.windows = 0
+        self.readings: dict[Setting, list[Reading]] = {default.params: [], incumbent.params: []}
         self._in_force, self._safe = in_force, safe
         self._noise, self._rng = noise, rng
         self._steps, self._least_us = steps, least_us
@@ -102,6 +104,7 @@ class PairedWindows:
             return None
         reading, self._window = window.reading(), None
         self.windows += 1
+        self.readings[self.arm.params].append(reading)
         self._noise.add(window.records)
         self._finished.append((self.arm, window, reading))
         if len(self._finished) == 2:

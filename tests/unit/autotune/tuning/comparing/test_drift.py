@@ -7,6 +7,7 @@ import pytest
 
 from autotune.tuning.comparing.drift import DRIFTED_WINDOWS, WINDOW_STEPS, DriftDetector
 from autotune.tuning.steps.records import StepRecord
+from autotune.tuning.steps.scoring import Reading
 
 
 def record(ms: float) -> StepRecord:
@@ -21,8 +22,19 @@ def record(ms: float) -> StepRecord:
     )
 
 
-def steps_until_drift(times_ms) -> int | None:
-    watch = DriftDetector()
+def reading(ms: float, steps: int = 10) -> Reading:
+    return Reading(
+        steps=steps,
+        duration_us=1000 * ms * steps,
+        payload_bytes=1000 * steps,
+        exposed_us=0.0,
+        score=1.0 / ms,
+        slow_steps=0,
+    )
+
+
+def steps_until_drift(times_ms, readings=()) -> int | None:
+    watch = DriftDetector(readings)
     return next((k for k, ms in enumerate(times_ms) if watch.add(record(ms))), None)
 
 
@@ -51,10 +63,34 @@ def test_windows_that_go_up_and_down_are_no_drift():
     assert steps_until_drift(times) is None
 
 
-def test_short_steps_are_watched_in_windows_of_half_a_second():
-    lasting = DRIFTED_WINDOWS * 500 // 2
-    assert steps_until_drift([*[0.5] * 40_000, *[2.0] * (lasting - 300)]) is None
-    assert steps_until_drift([*[0.5] * 40_000, *[2.0] * (lasting + 300)]) is not None
+@pytest.mark.parametrize("ms", [0.5, 4.2, 12.5, 100.0])
+def test_a_lasting_change_is_noticed_within_200_steps_however_short_they_are(ms):
+    for before in range(1000, 1032):  # wherever in a window it comes
+        found = steps_until_drift([*noisy(ms / 2, before), *noisy(ms, 400, seed=1)])
+        assert found is not None and before < found < before + 200
+
+
+def test_windows_of_short_steps_are_half_a_second_long_where_their_number_allows():
+    lasting = DRIFTED_WINDOWS * 25  # of 20 ms: 25 are half a second
+    assert steps_until_drift([*[10.0] * 1600, *[20.0] * (lasting - 30)]) is None
+    assert steps_until_drift([*[10.0] * 1600, *[20.0] * (lasting + 30)]) is not None
+
+
+@pytest.mark.parametrize("after", [0, 60, 100, 160])
+def test_a_change_right_after_tuning_is_seen_beside_what_tuning_has_read(after):
+    read = [reading(ms) for ms in noisy(100, 7, seed=2)]
+    found = steps_until_drift([*noisy(100, after), *noisy(300, 400, seed=1)], read)
+    assert found is not None and after < found < after + 200
+
+
+def test_a_setting_that_does_better_at_rest_than_in_tuning_is_no_drift():
+    read = [reading(ms) for ms in noisy(100, 7, seed=2)]
+    assert steps_until_drift(noisy(60, 2000), read) is None
+
+
+def test_what_tuning_read_long_before_its_end_is_forgotten():
+    read = [reading(ms) for ms in [*[300.0] * 8, *noisy(100, 16, seed=2)]]
+    assert steps_until_drift(noisy(300, 400), read) is not None
 
 
 @pytest.mark.parametrize("seed", range(5))
