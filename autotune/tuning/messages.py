@@ -110,6 +110,11 @@ def standing_text(
     return f"best so far: {what}, {compared}"
 
 
+def trouble_text(trouble: str) -> str:
+    """Return what is said where the surrogate is not what it should be."""
+    return f"autotune: proposals may be worse than usual: {trouble}"
+
+
 REPAY = "autotune: pauses under the default until the time lost is within HOROVOD_AUTOTUNE_BUDGET"
 
 

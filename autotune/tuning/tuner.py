@@ -197,10 +197,7 @@ class Tuner:
 
     def accept(self, plan: Plan) -> list[Event]:
         """Take what the last ``work`` computed."""
-        if (trouble := self._planning.new_trouble(plan)) is not None:
-            self._events.say(
-                f"autotune: proposals may be worse than usual: {trouble}", level="warning"
-            )
+        self._say_trouble(plan.trouble)
         is_wanted = self._planning.came_back(plan)
         if is_wanted and self._run is not None and self.phase is Phase.EXPLORE:
             self._follow(self._run, self._run.accept(plan))
@@ -427,6 +424,7 @@ class Tuner:
 
     def _follow(self, run: Run, events: list[Event]) -> None:
         """Pass on what the run has to tell, and see how far it has come."""
+        self._say_trouble(run.search.findings.trouble)
         self._events.add(*events)
         self.phase = run.phase
         if run.outcome is None:
@@ -517,6 +515,10 @@ class Tuner:
         self._start_over(retune=True)
 
     # ---- small tools ----------------------------------------------------------------------------
+
+    def _say_trouble(self, trouble: str | None) -> None:
+        if trouble is not None and self._planning.is_new(trouble):
+            self._events.say(messages.trouble_text(trouble), level="warning")
 
     def _change_to(self, params: Setting) -> None:
         self._events.add(self._in_force.change(params, known=params))

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.gaussian_process import _gpr
 
 from autotune.trial import Certificate, CommParams, SampleKind, TrialState
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.events import Identified
+from autotune.tuning.exploring.search import Search
 from autotune.tuning.messages import reason_text
 from autotune.tuning.steps.records import ResultCheck, TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
@@ -400,6 +402,44 @@ def test_a_trial_that_the_runtime_took_back_for_a_step_of_another_kind_is_made_a
     run.drive(tuner())
     assert run.done is not None and len(run.trials) > 3
     assert all(sample.steps > 0 for sample in run.samples)
+
+
+@pytest.mark.parametrize(("place", "times"), [("a plan", 40), ("the last choice", 12)])
+def test_a_surrogate_that_cannot_be_factorised_ends_nothing_and_is_said_once(
+    job, tuner, monkeypatch, place, times
+):
+    """Also where no plan follows that could say it: the tuner chooses by a surrogate of its own."""
+    chosen, run = tuner(1), job("bowl", seed=1)
+    failures, within, cholesky = [], [], _gpr.cholesky
+    work, choose = chosen.work, Search.choose
+
+    def marked(call, name):
+        def called(*arguments):
+            within.append(name)
+            try:
+                return call(*arguments)
+            finally:
+                within.pop()
+
+        return called
+
+    def failing(*arguments, **options):
+        if within[-1:] == [place] and len(run.trials) >= 6 and len(failures) < times:
+            failures.append(place)
+            raise np.linalg.LinAlgError("not positive definite")
+        return cholesky(*arguments, **options)
+
+    def watched():
+        plan = work()
+        return None if plan is None else marked(plan, "a plan")
+
+    monkeypatch.setattr(_gpr, "cholesky", failing)
+    monkeypatch.setattr(Search, "choose", marked(choose, "the last choice"))
+    chosen.work = watched
+    run.drive(chosen)
+    assert failures and run.done is not None and run.true_gain >= 0
+    (said,) = [line for line in run.of(Line) if "worse than usual" in line.text]
+    assert said.level == "warning" and "the surrogate" in said.text
 
 
 # ---- after the end ------------------------------------------------------------------------------

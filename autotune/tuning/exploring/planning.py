@@ -36,9 +36,8 @@ class Planning:
         result, self._just_came = self._out > 0 or self._just_came, False
         return result
 
-    def new_trouble(self, plan: Plan) -> str | None:
-        """Return why a plan is worse than it should be, the first time that this is the reason."""
-        if plan.trouble is None or plan.trouble in self._troubles:
-            return None
-        self._troubles.add(plan.trouble)
-        return plan.trouble
+    def is_new(self, trouble: str) -> bool:
+        """Return whether this reason why plans are worse than they should be was not heard yet."""
+        is_new = trouble not in self._troubles
+        self._troubles.add(trouble)
+        return is_new
