@@ -98,6 +98,11 @@ class Remembered:
     step_us: float | None = None
     exposed_share: float | None = None
 
+    @property
+    def ended_with_default(self) -> bool:
+        """Whether none of the settings that its job tried was held for better than its default."""
+        return any(trial.trial_id == 0 and trial.params == self.best for trial in self.trials)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from autotune.exact import rounded, value_text
 from autotune.space import Table, Value
+from autotune.storage.contract import Remembered
 from autotune.trial import (
     Certificate,
     Gain,
@@ -185,6 +186,14 @@ def memory_text(memory: Recollection, *, names: Collection[str]) -> str:
     return (
         f"autotune: begins with what an earlier job learned ({memory.text}): "
         f"{params_text(memory.best, names)} first"
+    )
+
+
+def default_kept_text(memory: Remembered) -> str:
+    """Return what is said of an earlier job that has no better setting to begin with."""
+    return (
+        f"autotune: an earlier job that resembles this one ended with the default ({memory.why}): "
+        "the search takes nothing over from it"
     )
 
 

@@ -296,8 +296,11 @@ class Tuner:
             return None
         known = (Recollection.of(memory, space) for memory in start.memory)
         found = next((memory for memory in known if memory is not None), None)
+        kept = next((memory for memory in start.memory if memory.ended_with_default), None)
         if found is not None:
             self._events.say(messages.memory_text(found, names=space.names))
+        elif kept is not None:
+            self._events.say(messages.default_kept_text(kept))
         return found
 
     def _space_of(self, operations: Sequence[tuple[str, int]]) -> SearchSpace:

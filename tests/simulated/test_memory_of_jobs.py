@@ -60,6 +60,21 @@ def test_a_memory_that_promises_what_is_not_there_ends_at_the_default(job, tuner
     assert run.true_gain >= 0 and not any(c.certified for c in run.of(Certificate))
 
 
+def test_an_earlier_job_that_kept_the_default_is_mentioned_and_changes_nothing(
+    job, tuner, finished
+):
+    """Here another setting may be better, so nothing is left out for its sake."""
+    memory = remembered(finished("best_at_default"))
+    begun = []
+    for start in (memory, Fresh()):
+        run = job("bowl", seed=41)
+        run.drive(tuner(41), start, most_steps=150)
+        begun.append(run)
+    kept = [line.text for line in begun[0].of(Line) if "ended with the default" in line.text]
+    assert len(kept) == 1 and "4 ranks instead of 2" in kept[0]
+    assert begun[0].trials == begun[1].trials and len(begun[0].trials) > 2
+
+
 def test_what_is_remembered_was_not_tried_here(job, tuner, finished):
     """Its settings may be proposed, and none of them is in the log before it was."""
     run = job("bowl", seed=40)
