@@ -140,8 +140,8 @@ def test_steps_that_span_a_change_are_not_scored(job, tuner, spanning_us, trials
     run.drive(tuner(max_samples=9))
     assert len(run.trials) == trials and run.done is not None
     true = {trial.params: 24_150_000 / (1000 * run.step_ms(trial.params)) for trial in run.trials}
-    for trial in run.trials:
-        assert trial.score == pytest.approx(true[trial.params], rel=1e-4)
+    for trial in run.trials:  # a gain is drawn towards 0 by its uncertainty, however small
+        assert trial.score == pytest.approx(true[trial.params], rel=1e-3)
 
 
 def test_samples_have_one_epoch_each(finished):
