@@ -194,11 +194,13 @@ class Adapter:
     def _connect(self, invitation: Invitation) -> None:
         """Have lines between rank 0 and the others; without them the start is all that is made."""
         try:
+            register = meeting.Decisions(private.default_store())
             if self._listener is not None:
-                self._agreement = Coordinator(self._listener.accept(self._size), self._kind)
+                lines = self._listener.accept(self._size)
+                self._agreement = Coordinator(lines, self._kind, register)
             else:
                 line = connect(invitation, self._rank, _host())
-                self._agreement = Member(line, self._kind)
+                self._agreement = Member(line, self._kind, register)
         except Exception as error:
             logger.warning("autotune: not tuned: %s", _short(error))
             self.session.give_up(_short(error))

@@ -10,6 +10,11 @@ a change is made in two phases, and only changes cost messages::
       at the end of the step that is due: ->    waits there for
       make it, if all are ready; else drop it   the decision
 
+A decision may be late, or lost with its line, for longer than anyone should wait, and a rank that
+guesses then is the one that differs. So "make it" is written down before it is sent, where every
+rank can look (``Register``), and who has waited in vain writes "drop it" there: what was there
+first holds for all. A change to which a rank has not agreed is never written, so none makes it.
+
 Between changes rank 0 does nothing, and the others look once a step whether there is a proposal.
 An answer says
 
@@ -22,8 +27,8 @@ An answer says
 Nobody waits for long who is not waited for in training, too. Hosts may be some steps apart, as they
 hand work to devices: where a rank has gone on to something else (an evaluation), rank 0 drops the
 change that it gets no answer to, and tries again later. A rank that waits for a decision while rank
-0 is busy (with a checkpoint) takes its answer back in the end. When rank 0 ends it, or itself, its
-lines end, and that is what the others see.
+0 is busy (with a checkpoint) drops the change in the end. When rank 0 ends it, or itself, its lines
+end, and that is what the others see.
 """
 
 from __future__ import annotations
@@ -40,13 +45,11 @@ from autotune.space import Table
 from autotune.trial import Setting
 
 PATIENCE_S = 30.0
-"""How long a decision is waited for."""
+"""How long a decision is waited for, before the register is asked."""
 ANSWER_S, ANSWER_STEPS = 0.5, 2.0
 """How long rank 0 waits for answers: so long, and the time of so many steps."""
 REST_STEPS, MOST_MISSES = 8, 20
 """Steps after answers were missing until the next proposal, and how often in a row that may be."""
-GRACE_S = 2.0
-"""How long a decision may be on its way that was sent before an answer was taken back."""
 MOST_NOTICE = 32
 HISTORY = 64
 """Steps of which rank 0 knows how many forward passes it had made."""
@@ -79,6 +82,18 @@ class Line(Protocol):
 
     def forget(self) -> None:
         """Let go of it in a forked child."""
+
+
+class Register(Protocol):
+    """A place that all ranks have in common, where every proposal is decided once."""
+
+    def settle(self, number: int, is_made: bool) -> bool:
+        """Write down whether a proposal is made, unless that is there; return what is there.
+
+        Raises:
+            OSError: The place cannot be reached.
+        """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +184,13 @@ class Coordinator:
     Args:
         lines: {rank: the line to it} of all others.
         kind: The kind of setting that is agreed on.
+        register: The job's.
     """
 
-    def __init__(self, lines: Mapping[int, Line], kind: type[Setting]) -> None:
+    def __init__(self, lines: Mapping[int, Line], kind: type[Setting], register: Register) -> None:
         self._lines = lines
         self._kind = kind
+        self._register = register
         self._clock = self._epoch = self._number = 0
         self._notice = 1
         self._misses = self._next = 0
@@ -255,7 +272,7 @@ class Coordinator:
             try:
                 while found := line.receive(0.0 if rank in one.answers else _left(deadline)):
                     word, number, clock, passes = found
-                    if number == one.number:  # it may take back what it has answered
+                    if number == one.number:  # not of one that was dropped before it came
                         one.answers[rank] = _Answer(word=Word(word), clock=clock, passes=passes)
             except OSError:
                 self._trouble = f"rank {rank} is gone"
@@ -279,9 +296,23 @@ class Coordinator:
             return None
         if one.lag < self._notice:
             self._notice = max(1, self._notice - 1)
+        if count := len(one.who(Word.NOT_READY)) + (not is_ready):
+            self._epoch = one.change.epoch
+            return Declined(change=one.change, count=count)
+        return self._settled(one)
+
+    def _settled(self, one: _Proposal) -> Agreed | Over | None:
+        """Write down that all make it; one that could not wait for that may have dropped it."""
+        try:
+            is_made = self._register.settle(one.number, True)
+        except OSError as error:
+            self._trouble = str(error)
+            return Over(reason=self._trouble)
+        if not is_made:
+            self._next = self._clock + REST_STEPS
+            return None
         self._epoch = one.change.epoch
-        count = len(one.who(Word.NOT_READY)) + (not is_ready)
-        return Declined(change=one.change, count=count) if count else Agreed(change=one.change)
+        return Agreed(change=one.change)
 
     def _is_alike(self, answer: _Answer) -> bool:
         """Return whether rank 0 had made as many forward passes after as many steps."""
@@ -297,11 +328,13 @@ class Member:
     Args:
         line: To rank 0.
         kind: The kind of setting that is agreed on.
+        register: The job's.
     """
 
-    def __init__(self, line: Line, kind: type[Setting]) -> None:
+    def __init__(self, line: Line, kind: type[Setting], register: Register) -> None:
         self._line = line
         self._kind = kind
+        self._register = register
         self._clock = 0
         self._promised: _Proposal | None = None
         self._is_well, self._is_over = True, False
@@ -319,13 +352,12 @@ class Member:
         self._clock += 1
         try:
             while self._promised is None and (found := self._line.receive()):
-                if found[0] == Word.PROPOSE:
+                if found[0] == Word.PROPOSE:  # else a decision that was not waited for
                     self._answer(found, passes, can_make)
-                elif found[0] != Word.DROP:
-                    raise ConnectionError("a decision has come too late")
             if self._promised is None or self._clock < self._promised.due:
                 return None
-            return self._decided(self._promised, passes)
+            promised, self._promised = self._promised, None
+            return Agreed(change=promised.change) if self._is_made(promised.number) else None
         except OSError as error:
             self.close()
             return Over(reason=str(error))
@@ -357,14 +389,13 @@ class Member:
             self._promised = _Proposal(number=number, change=change, begun=self._clock, due=due)
         self._line.send([word, number, self._clock, passes])
 
-    def _decided(self, one: _Proposal, passes: int) -> Agreed | None:
-        """Wait for the decision; return what is to be made."""
-        word = self._decision(one.number, PATIENCE_S)
-        if word is None:
-            self._line.send([Word.LATE, one.number, self._clock, passes])
-            word = self._decision(one.number, GRACE_S)
-        self._promised = None
-        return Agreed(change=one.change) if word == Word.MAKE else None
+    def _is_made(self, number: int) -> bool:
+        """Wait for the decision; where it does not come, see to it that there is one."""
+        try:
+            word = self._decision(number, PATIENCE_S)
+        except OSError:  # it may have been on its way; the next step ends it here
+            word = None
+        return self._register.settle(number, False) if word is None else word == Word.MAKE
 
     def _decision(self, number: int, seconds: float) -> int | None:
         """Return the decision on a proposal; older ones that were dropped may come before it."""

@@ -32,6 +32,10 @@ class Store(Protocol):
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """Return when all of these are there; raises after ``timeout``."""
 
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Keep a value where ``expected`` is, '': none; return the one that is there then."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
@@ -114,3 +118,22 @@ def disagreement(found: Sequence[Arrival]) -> str:
         if any(getattr(one, what) != getattr(found[0], what) for one in found):
             return f"the {name} must be the same on all ranks"
     return ""
+
+
+class Decisions:
+    """The register of ``agreement``: the store keeps the first answer to each question.
+
+    Args:
+        store: The job's.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def settle(self, number: int, is_made: bool) -> bool:
+        """See ``agreement.Register``."""
+        key = f"{_PREFIX}/decision/{number}"
+        try:
+            return self._store.compare_set(key, "", str(int(is_made))) == b"1"
+        except Exception as error:
+            raise ConnectionError(f"the job's store cannot be reached ({error})") from None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from autotune.ddp import agreement
-from autotune.ddp.agreement import Agreed, Coordinator, Declined, Member, Over
+from autotune.ddp.agreement import Agreed, Coordinator, Declined, Member, Over, Word
 from autotune.ddp.lines import Line
 from autotune.service.epochs import Change
 from autotune.space import MIB
@@ -45,14 +46,43 @@ class Rank:
             self.found[step] = outcome
 
 
+class PostedLine(Line):
+    """A line on which ``post`` decides what becomes of each message: True: it is sent."""
+
+    post: Callable[[Sequence[int]], bool] = staticmethod(lambda numbers: True)
+
+    def send(self, numbers: Sequence[int]) -> None:
+        if self.post(numbers):
+            super().send(numbers)
+
+
+class Register:
+    """The place that ranks have in common, for threads."""
+
+    def __init__(self) -> None:
+        self.content: dict[int, bool] = {}
+        self.lock = threading.Lock()
+        self.is_there = True
+
+    def settle(self, number: int, is_made: bool) -> bool:
+        with self.lock:
+            if not self.is_there:
+                raise ConnectionError("the store is gone")
+            return self.content.setdefault(number, is_made)
+
+
 class Job:
     """Ranks of which none is more than ``lead`` steps ahead: gradients, or a device's queue."""
 
     def __init__(self, size: int, *, lead: int = 0) -> None:
         pairs = {rank: socket.socketpair() for rank in range(1, size)}
-        lines = {rank: Line(pair[0]) for rank, pair in pairs.items()}
-        self.ranks = [Rank(Coordinator(lines, DdpParams), 0)]
-        self.ranks += [Rank(Member(Line(pair[1]), DdpParams), rank) for rank, pair in pairs.items()]
+        self.lines = {rank: PostedLine(pair[0]) for rank, pair in pairs.items()}
+        self.register = Register()
+        self.ranks = [Rank(Coordinator(self.lines, DdpParams, self.register), 0)]
+        self.ranks += [
+            Rank(Member(PostedLine(pair[1]), DdpParams, self.register), rank)
+            for rank, pair in pairs.items()
+        ]
         self.lead = lead
         self.reached = [0] * size
         self.moved = threading.Condition()
@@ -202,11 +232,10 @@ def test_ranks_of_which_the_same_steps_are_other_places_of_the_training_stop(job
     assert list(found[0].values()) == [Over(reason="the ranks do not make the same steps")]
 
 
-def test_a_rank_that_waits_in_vain_takes_its_answer_back_and_is_asked_again(
+def test_a_rank_that_waits_in_vain_drops_the_change_for_all_and_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, job_of: JobOf
 ) -> None:
     monkeypatch.setattr(agreement, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(agreement, "GRACE_S", 0.05)
     job = job_of(3, lead=3)
     job.ranks[0].part._notice = 2
     job.ranks[0].before = lambda step: time.sleep(0.5) if step == 4 else None  # a checkpoint
@@ -214,6 +243,68 @@ def test_a_rank_that_waits_in_vain_takes_its_answer_back_and_is_asked_again(
     found = made(job.run(30))
     assert found[0] == found[1] == found[2]
     assert [epoch for _, epoch in found[0]] == [1] and found[0][0][0] > 4
+
+
+def test_a_decision_that_is_late_for_one_rank_is_made_by_it_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    monkeypatch.setattr(agreement, "PATIENCE_S", 0.05)
+    job = job_of(3)
+    late: list[Sequence[int]] = []
+
+    def delay(numbers: Sequence[int]) -> bool:
+        if numbers[0] == Word.MAKE and not late:
+            late.append(numbers)
+            return False
+        return True
+
+    job.lines[2].post = delay
+    job.ranks[0].before = lambda step: Line.send(job.lines[2], late[0]) if step == 9 else None
+    job.wanted = lambda step: change(1 + step // 12)
+    found = made(job.run(30))
+    assert found[0] == found[1] == found[2] and [e for _, e in found[0]] == [1, 2, 3]
+
+
+def test_a_decision_whose_line_ends_is_made_and_is_the_last_one(job_of: JobOf) -> None:
+    job = job_of(3)
+
+    def cut(numbers: Sequence[int]) -> bool:
+        if numbers[0] == Word.MAKE:
+            Line.close(job.lines[2])
+            return False
+        return True
+
+    job.lines[2].post = cut
+    job.wanted = lambda step: change(1) if step < 10 else change(2)
+    found = job.run(20)
+    assert made(found) == [made(found)[0]] * 3 and [e for _, e in made(found)[0]] == [1]
+    assert all(isinstance(list(each.values())[-1], Over) for each in found)
+
+
+def test_without_the_register_nobody_makes_a_change_any_more(job_of: JobOf) -> None:
+    job = job_of(3)
+    job.ranks[0].before = lambda step: setattr(job.register, "is_there", step < 10)
+    job.wanted = lambda step: change(1) if step < 10 else change(2)
+    found = job.run(20)
+    assert made(found) == [made(found)[0]] * 3 and [e for _, e in made(found)[0]] == [1]
+    assert Over(reason="the store is gone") in found[0].values()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_late_or_lost_no_two_ranks_differ(
+    seed: int, monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    monkeypatch.setattr(agreement, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(agreement, "ANSWER_S", 0.002)
+    monkeypatch.setattr(agreement, "REST_STEPS", 1)
+    rng, job = random.Random(seed), job_of(3, lead=seed)
+    for line in [*job.lines.values(), *(rank.part._line for rank in job.ranks[1:])]:
+        line.post = lambda numbers: rng.random() > 0.2
+    for rank in job.ranks:
+        rank.before = lambda step: time.sleep(0.03 * (rng.random() < 0.1))
+    job.wanted = lambda step: change(1 + step // 5)
+    found = made(job.run(100))
+    assert found[0] == found[1] == found[2] and found[0]
 
 
 def test_rank_0_asks_again_where_a_rank_has_gone_on_to_something_else(

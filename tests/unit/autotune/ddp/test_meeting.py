@@ -29,6 +29,11 @@ class Store:
         if missing:
             raise TimeoutError(f"{missing} after {timeout}")
 
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if self.content.get(key, "") == expected:
+            self.content[key] = desired
+        return self.get(key)
+
 
 INVITATION = Invitation(host="a", addresses=["10.0.0.1"], port=5, key="k", answer="a")
 HERE = Arrival(host="a", cores=[0, 1], baseline={"bucket_cap_bytes": 0}, fixed={})
@@ -64,3 +69,20 @@ def test_a_rank_that_does_not_come_is_an_error() -> None:
 def test_one_rank_that_differs_is_a_reason(other: Arrival, word: str) -> None:
     assert word in meeting.disagreement([HERE, other])
     assert meeting.disagreement([HERE, HERE]) == ""
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_settled_first_holds_for_all(first: bool) -> None:
+    store = Store()
+    ranks = [meeting.Decisions(store) for _ in range(3)]
+    assert [one.settle(7, said) for one, said in zip(ranks, [first, True, False], strict=True)] == [
+        first
+    ] * 3
+    assert ranks[0].settle(8, not first) is not first
+
+
+def test_a_store_that_is_gone_is_an_error_of_the_connection() -> None:
+    store = Store()
+    store.compare_set = None  # type: ignore[assignment, method-assign]
+    with pytest.raises(OSError, match="store cannot be reached"):
+        meeting.Decisions(store).settle(1, True)
