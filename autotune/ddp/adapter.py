@@ -274,8 +274,14 @@ class Adapter:
         ends = private.never_compiled(self.stepped)
         register_optimizer_step_post_hook(lambda optimizer, *_: ends(optimizer))
         if is_device and self._rank == 0:
-            begins = private.never_compiled(self.before_step)
-            register_optimizer_step_pre_hook(lambda optimizer, *_: begins(optimizer))
+            has_gradients = private.never_compiled(self.has_gradients)
+
+            def begins(
+                optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]
+            ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+                return _then(lambda: has_gradients(optimizer), given, named)
+
+            register_optimizer_step_pre_hook(begins)
 
     # ---- while the job trains -------------------------------------------------------------------
 
@@ -307,8 +313,8 @@ class Adapter:
             except Exception as error:
                 self._fail(error)
 
-    def before_step(self, optimizer: Any) -> None:
-        """Take note that an optimizer begins its step."""
+    def has_gradients(self, optimizer: Any) -> None:
+        """Take note that an optimizer is about to use its gradients."""
         if self._rank or not self._is_watched:
             return
         try:
@@ -514,6 +520,38 @@ class _Sum:
         """Return the sums; raises after ``seconds``."""
         self._work.wait(timedelta(seconds=seconds))
         return [int(one) for one in self._numbers.tolist()]
+
+
+def _then(
+    act: Callable[[], None], given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Have ``act`` called when the gradients of an optimizer's step are there.
+
+    They are when the step begins, unless it is given a closure that computes them (as Lightning
+    does): then they are when that has ended.
+
+    Args:
+        act: What is called.
+        given: The optimizer and what else its step is called with.
+        named: The same, by name.
+
+    Returns:
+        The arguments with another closure, None if there is none.
+    """
+    is_named = "closure" in named
+    closure = named["closure"] if is_named else next(iter(given[1:]), None)
+    if not callable(closure):
+        act()
+        return None
+
+    def run() -> Any:
+        loss = closure()
+        act()
+        return loss
+
+    if is_named:
+        return given, {**named, "closure": run}
+    return (given[0], run, *given[2:]), named
 
 
 def _rounds_in(group: Any) -> Callable[[list[int]], _Sum]:

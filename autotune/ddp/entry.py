@@ -190,6 +190,8 @@ def _settle_after(module: ModuleType) -> None:
         from autotune.ddp import nccl
 
         plain(*arguments, **options)
+        if not os.environ.get("RANK"):  # who has started the ranks has told them by other means
+            _entry.speaks = module.get_rank() == 0
         try:
             line = nccl.settle_start(module, options)
         except Exception as error:

@@ -85,6 +85,15 @@ def test_on_three_ranks_gradients_are_the_exact_mean_and_ranks_stay_equal(
     assert worst < 2**-21 and ranks_are_equal and swaps >= 28
 
 
+def test_what_a_step_waits_for_is_seen_where_the_optimizer_computes_the_gradients(
+    commands: Commands,
+) -> None:
+    done = commands.run(*TORCHRUN, HERE / "closure.py", limit_s=90, **TUNED)
+    assert done.returncode == 0, done.stderr[-3000:]
+    waited_ms = json.loads(done.stdout.splitlines()[-1])
+    assert waited_ms["plain"] > 10 and waited_ms["closure"] > 10
+
+
 def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
     commands: Commands, plain: str
 ) -> None:
@@ -104,6 +113,24 @@ def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
         limit_s=90,
     )
     assert replay.stdout == plain and "replays" in replay.stderr
+
+
+@pytest.mark.parametrize("kind", ["ddp", "none"])
+def test_a_script_that_starts_its_other_ranks_itself_is_reached(
+    commands: Commands, kind: str
+) -> None:
+    words = [sys.executable, HERE / "own_launcher.py", kind]
+    untuned = commands.run(*words, limit_s=60)
+    assert untuned.returncode == 0 and "checksum" in untuned.stdout, untuned.stderr
+    (commands.folder / "store").unlink(missing_ok=True)
+    done = commands.run(*("autotune", "run", "--log", "log.csv", "--", *words), limit_s=90, **TUNED)
+    assert done.returncode == 0 and done.stdout == untuned.stdout, done.stderr
+    if kind == "ddp":
+        trials = read_log(str(commands.folder / "log.csv")).trials
+        assert any(trial.params != DdpParams() for trial in trials), done.stderr
+    else:
+        (line,) = lines(done)
+        assert "no DistributedDataParallel module was made" in line
 
 
 def test_what_the_script_sets_is_the_baseline(commands: Commands) -> None:
