@@ -303,7 +303,8 @@ class Adapter:
         if private.is_captured(ddp):
             self._leave("the module is captured in a CUDA graph, which keeps the buckets it has")
             return
-        self._tell_nccl()
+        if self._switch is not None:
+            self._tell_nccl()
         if module in self._due:
             self._make(module, ddp, self._wanted_of(module))
             self._due = self._find_due()
@@ -402,8 +403,8 @@ class Adapter:
         self._seen_steps += 1
         if self._rank == 0 and self._steps is not None and not self._has_failed:
             is_idle = self.session.is_idle
-            self._steps.end(self._epoch, is_idle=is_idle)
-            self.session.step_ended(self._steps.take, is_idle=is_idle)
+            if self._steps.end(self._epoch, is_idle=is_idle):
+                self.session.step_ended(self._steps.take, is_idle=is_idle)
 
     def _stop_if_untunable(self) -> None:
         for module in self._modules.values():

@@ -58,8 +58,10 @@ class Session(ServiceSession):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no change is to come soon."""
-        return self.state in ("done", "lost", "off", "nothing to tune")
+        """Whether no change is to come soon; a job that has changed is tuned again after all."""
+        if self.state == "done":
+            return self._epochs.is_final
+        return self.state in ("lost", "off", "nothing to tune")
 
     def step_ended(self, steps: Callable[[], Taken], *, is_idle: bool) -> None:
         """Talk to the service where that is due.

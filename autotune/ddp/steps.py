@@ -22,8 +22,10 @@ from autotune.service.protocol import Signature, StepRecord
 MOST_PENDING = 64
 """Steps on a device that may be under way; a queue is never so long, so older ones are dropped."""
 
-TUNING_EVERY, IDLE_EVERY = 4, 16
-"""Steps from one look at what they wait for to the next: while settings are tried, and after."""
+PRECISE_EVERY = 4
+"""Records from one look at what their steps wait for to the next."""
+IDLE_STEPS = 4
+"""Steps that are one record while nothing is tried: what they are held against takes many more."""
 LONG = 2.0
 """A step that takes so many times as long as a usual one is looked at in any case."""
 
@@ -44,9 +46,13 @@ class _Kind:
 
 @dataclass(kw_only=True, slots=True)
 class _Step:
-    """A step that has ended on the host."""
+    """Steps that have ended on the host: ``number`` is the first of ``count``.
+
+    ``exposed_us`` is what each of them waited, as far as is known.
+    """
 
     number: int
+    count: int
     epoch: int
     kind: _Kind
     exposed_us: float = 0.0
@@ -67,7 +73,7 @@ class HostSteps:
         self._known: list[tuple[_Step, float]] = []
 
     def forward(self, ddp: Any, *, is_precise: bool) -> None:
-        """Take note of a forward pass that begins and synchronises.
+        """Take note of a forward pass that begins and synchronises, in a step that ``end`` ends.
 
         Args:
             ddp: The module.
@@ -84,22 +90,23 @@ class HostSteps:
         """Take note that the optimizer begins."""
 
     def end(self, step: _Step, *, is_precise: bool) -> None:
-        """End a step here.
+        """End a step here, and with it those since the one that was ended before.
 
         Args:
-            step: The step.
-            is_precise: Look up how long it waited; else it waited as long as the one before,
-                unless it took much longer.
+            step: The steps.
+            is_precise: Look up how long the last of them waited; else they waited as long as those
+                before, unless they took much longer.
         """
         now = time.perf_counter()
         began, self._began = self._began, now
         time_us = 0.0 if began is None else 1e6 * (now - began)
-        if is_precise or time_us > LONG * self._usual_us:
+        is_long = time_us > LONG * self._usual_us * step.count
+        if self._unread and (is_precise or is_long):
             for ddp in self._unread:
                 private.log_backward(ddp)
                 self._exposed_us += private.exposed_us(ddp)
             self._latest_us = self._exposed_us
-            self._usual_us = time_us
+            self._usual_us = time_us / step.count
         step.exposed_us = self._latest_us
         self._exposed_us = 0.0
         self._unread.clear()
@@ -122,9 +129,11 @@ class DeviceSteps:
         self._computed: Any = None
         self._waited: Any = None
         self._watched: set[int] = set()
+        self._is_marked = True
 
     def forward(self, ddp: Any, *, is_precise: bool) -> None:
         """Have the end of the backward computation marked."""
+        self._is_marked = True
         if id(ddp) not in self._watched:
             self._watched.add(id(ddp))
             trained = (one for one in ddp.module.parameters() if one.requires_grad)
@@ -132,7 +141,7 @@ class DeviceSteps:
                 parameter.register_post_accumulate_grad_hook(self._mark)
 
     def _mark(self, parameter: Any) -> None:
-        if not torch.cuda.is_current_stream_capturing():
+        if self._is_marked and not torch.cuda.is_current_stream_capturing():
             self._computed = _event()
 
     def backward_ends(self) -> None:
@@ -151,6 +160,7 @@ class DeviceSteps:
             if len(self._pending) > MOST_PENDING:
                 self._pending.popleft()
         self._last, self._computed, self._waited = now, None, None
+        self._is_marked = False
 
     def take(self) -> list[tuple[_Step, float]]:
         """See the host's: what the device has come past."""
@@ -186,10 +196,12 @@ class Steps:
         self._sizes: list[list[int]] = []
         self._counts: dict[int, int] = {}
         self._latest: tuple[dict[int, int], _Kind] | None = None
+        self._kind: _Kind | None = None
         self._kinds: dict[tuple[tuple[int, int], ...], _Kind] = {}
         self._news: list[Signature] = []
-        self._number = 0
-        self._is_precise = True
+        self._number = self._records = self._passed = 0
+        self._epoch = 0
+        self._is_read = self._is_precise = self._is_uniform = True
 
     def add_module(self, ddp: Any) -> int:
         """Know of a module, from its constructor on; return its index."""
@@ -205,32 +217,55 @@ class Steps:
     def forward(self, index: int, ddp: Any) -> None:
         """Take note of a forward pass that begins and synchronises."""
         self._counts[index] = self._counts.get(index, 0) + 1
-        self._clock.forward(ddp, is_precise=self._is_precise)
+        if self._is_read:
+            self._clock.forward(ddp, is_precise=self._is_precise)
 
     def backward_ends(self) -> None:
         """Take note that the optimizer that ends steps begins."""
         self._clock.backward_ends()
 
-    def end(self, epoch: int, *, is_idle: bool = False) -> None:
-        """End a step.
+    def end(self, epoch: int, *, is_idle: bool = False) -> bool:
+        """End a step; return whether a record has ended with it.
 
         Args:
             epoch: Of the setting that was in force during the whole step.
-            is_idle: Nothing is being tried: what a step waited for is looked up less often.
+            is_idle: Nothing is being tried: several steps are one record.
         """
-        if self._latest is None or self._latest[0] != self._counts:
+        if self._latest is not None and self._latest[0] == self._counts:
+            self._counts.clear()
+        else:
+            self._is_uniform &= not self._passed
             self._latest = self._counts, self._kind_of(self._counts)
             self._counts = {}
-        else:
-            self._counts.clear()
         kind = self._latest[1]
         kind.seen += 1
         if kind.seen == 2:
             self._news.append(self._signature(kind))
-        step = _Step(number=self._number, epoch=epoch, kind=kind)
-        self._clock.end(step, is_precise=self._is_precise)
+        if not self._passed:
+            self._epoch, self._kind = epoch, kind
         self._number += 1
-        self._is_precise = self._number % (IDLE_EVERY if is_idle else TUNING_EVERY) == 0
+        is_merged = is_idle and self._is_uniform
+        has_ended = not is_merged or self._passed == IDLE_STEPS - 1
+        if has_ended:
+            self._end_record(epoch, kind)
+        else:
+            self._passed += 1
+        self._is_read = not is_merged or self._passed == IDLE_STEPS - 1
+        self._is_precise = self._is_read and self._records % PRECISE_EVERY == 0
+        return has_ended
+
+    def _end_record(self, epoch: int, kind: _Kind) -> None:
+        """End a record; where its steps differ, it is one that says nothing of a setting."""
+        is_one = epoch == self._epoch and kind is self._kind
+        step = _Step(
+            number=self._number - self._passed - 1,
+            count=self._passed + 1,
+            epoch=epoch if is_one else -1,
+            kind=kind,
+        )
+        self._clock.end(step, is_precise=self._is_precise)
+        self._records += 1
+        self._passed = 0
 
     def take(self) -> tuple[list[StepRecord], list[Signature]]:
         """Return the steps that are known and not returned yet, and what new kinds reduce."""
@@ -240,10 +275,10 @@ class Steps:
     def _record(self, step: _Step, time_us: float) -> StepRecord:
         return StepRecord(
             step=step.number,
-            count=1,
+            count=step.count,
             duration_us=time_us,
-            payload_bytes=step.kind.payload_bytes,
-            exposed_us=min(step.exposed_us, time_us),
+            payload_bytes=step.count * step.kind.payload_bytes,
+            exposed_us=min(step.count * step.exposed_us, time_us),
             epoch=step.epoch,
             signature=step.kind.signature,
         )
