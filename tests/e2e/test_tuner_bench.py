@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import gzip
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from e2e.commands import Commands
+from e2e.conftest import Once
 
 BENCH = Path(__file__).resolve().parents[2] / "experiments" / "tuner_bench"
 SURFACES = ("vgg16 25G", "vgg16 10G", "gpt2 25G", "bert-base nvlink", "narrow-resnet50 1G")
@@ -18,16 +20,18 @@ RUNS = 10
 
 Runs = Sequence[dict[str, str]]
 
+pytestmark = pytest.mark.timeout(420)
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, BENCH / "run.py", "--runs", RUNS, "--policies", "ours", "random"]
-    command += ["--surfaces", *SURFACES, "--kinds", "stationary", "--jobs", "2"]
-    command += ["--output", folder]
-    words = [str(word) for word in command]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
-    assert result.returncode == 0, result.stderr
+
+@pytest.fixture(scope="session")
+def runs(once: Once) -> Runs:
+    def act(runner: Commands) -> None:
+        words = [BENCH / "run.py", "--runs", str(RUNS), "--policies", "ours", "random"]
+        words += ["--surfaces", *SURFACES, "--kinds", "stationary", "--jobs", "2"]
+        result = runner.run(sys.executable, *words, "--output", runner.folder, limit_s=400)
+        assert result.returncode == 0, result.stderr
+
+    folder = once("bench", act).folder
     assert "| ours | 10 |" in (folder / "report.md").read_text()
     with gzip.open(folder / "runs.csv.gz", "rt", newline="") as file:
         return list(csv.DictReader(file))

@@ -36,7 +36,13 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(hvd.rank())
     data = TensorDataset(torch.randn(2000, 16), torch.randn(2000, 1))
-    loader = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="forkserver")
+    loader = DataLoader(
+        data,
+        batch_size=4,
+        num_workers=1,
+        multiprocessing_context="forkserver",
+        persistent_workers=True,
+    )
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(8)], nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
