@@ -73,21 +73,31 @@ class Options:
     """Groups fuse only within themselves; must agree on all ranks."""
     connect_seconds: float
     """How long the ranks look for each other: whole seconds."""
+    control_fan_out: int
+    """As of ``control_parents``; must agree on all ranks."""
     timeline_clock: tuple[int, int, int, int]
     """Fields of horovod.common.timeline.Clock, in order."""
     def __init__(self) -> None: ...
 
 class Rendezvous:
-    """Rank 0 listens here before the others connect; ``address`` travels by broadcast.
+    """A rank that others report to listens here before they connect; ``address`` is for them.
 
     ``key``: 32 bytes that all ranks of the job have and that never travel on their connections.
     ``interfaces``: names of network interfaces, separated by commas, to whose addresses it is
-    restricted; "": all. Raises EngineError where one of them is missing.
+    restricted; "": all. ``rank``: who listens. Raises EngineError where one of them is missing.
     """
 
-    def __init__(self, key: bytes, interfaces: str = "") -> None: ...
+    def __init__(self, key: bytes, interfaces: str = "", rank: int = 0) -> None: ...
     @property
     def address(self) -> str: ...
+
+def control_parents(hosts: Sequence[int], fan_out: int = 0) -> list[int]:
+    """**Local.** Return whom each rank reports to in negotiation; -1 for rank 0.
+
+    Args:
+        hosts: Number of each rank's host.
+        fan_out: How many report to one; 0: the engine's choice, mostly that all report to rank 0.
+    """
 
 class Transport:
     """What moves the data of a job: messages between its ranks, for one rank of it.
@@ -283,8 +293,10 @@ class Engine:
         key: bytes,
         transport: Transport | None = None,
     ) -> None:
-        """**Collective.** Connect all ranks, start the engine thread; rank 0 gives ``rendezvous``.
+        """**Collective.** Connect all ranks, start the engine thread.
 
+        ``rendezvous``: of a rank that others report to (``control_parents``); ``address``: of the
+        one that this rank reports to.
         ``key`` is that of the rendezvous. Who does not have it is no rank. ``transport``: of this
         rank; None with size 1.
         Raises EngineError when a rank does not connect in ``connect_seconds``; InvalidRequest when

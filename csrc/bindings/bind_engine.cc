@@ -27,13 +27,15 @@ namespace {
 std::unique_ptr<ControlPlane> connect(const Options& options, Rendezvous* rendezvous,
                                       const std::string& address, const std::string& key) {
   const std::chrono::seconds timeout(static_cast<int64_t>(options.connect_seconds));
-  std::vector<std::unique_ptr<Connection>> connections;
-  if (options.rank != 0) {
-    connections.push_back(connect_to(address, key, options.rank, timeout));
-  } else if (options.size > 1) {
-    connections = rendezvous->accept_all(options.size, timeout);
+  const bool has_hosts = options.host_of_rank.size() == static_cast<size_t>(options.size);
+  Tree tree = has_hosts ? Tree::of_hosts(options.host_of_rank, options.control_fan_out)
+                        : Tree::star(options.size);
+  if (!tree.is_leaf(options.rank) && rendezvous == nullptr) {
+    throw InvalidRequest("expected a rendezvous, as others report to rank " +
+                         std::to_string(options.rank) + ", got none");
   }
-  return std::make_unique<ControlPlane>(options.rank, options.size, std::move(connections));
+  auto connections = connect_in_tree(tree, options.rank, rendezvous, address, key, timeout);
+  return std::make_unique<ControlPlane>(options.rank, std::move(tree), std::move(connections));
 }
 
 std::shared_ptr<Engine> make_engine(const Options& options, Rendezvous* rendezvous,
@@ -104,20 +106,27 @@ py::list drain_checks(Engine& engine) {
 
 py::dict counters(Engine& engine) {
   const Counters c = engine.counters();
-  return py::dict(
-      "operations"_a = c.operations, "responses"_a = c.responses, "cycles"_a = c.cycles,
-      "messages"_a = c.messages, "cache_hits"_a = c.cache_hits, "cache_misses"_a = c.cache_misses,
-      "payload_bytes"_a = c.payload_bytes, "fused_tensors"_a = c.fused_tensors,
-      "pack_ns"_a = c.pack_ns, "transfer_ns"_a = c.transfer_ns, "unpack_ns"_a = c.unpack_ns,
-      "protocol_ns"_a = c.protocol_ns, "skew_ns"_a = c.skew_ns, "wait_ns"_a = c.wait_ns);
+  return py::dict("operations"_a = c.operations, "responses"_a = c.responses, "cycles"_a = c.cycles,
+                  "messages"_a = c.messages, "heard"_a = c.heard, "cache_hits"_a = c.cache_hits,
+                  "cache_misses"_a = c.cache_misses, "payload_bytes"_a = c.payload_bytes,
+                  "fused_tensors"_a = c.fused_tensors, "pack_ns"_a = c.pack_ns,
+                  "transfer_ns"_a = c.transfer_ns, "unpack_ns"_a = c.unpack_ns,
+                  "protocol_ns"_a = c.protocol_ns, "skew_ns"_a = c.skew_ns,
+                  "wait_ns"_a = c.wait_ns);
 }
 
 }  // namespace
 
 void bind_engine(py::module_& module) {
   py::class_<Rendezvous>(module, "Rendezvous")
-      .def(py::init<std::string, std::string>(), "key"_a, "interfaces"_a = "")
+      .def(py::init<std::string, std::string, int>(), "key"_a, "interfaces"_a = "", "rank"_a = 0)
       .def_property_readonly("address", &Rendezvous::address);
+  module.def(
+      "control_parents",
+      [](const std::vector<int>& hosts, int fan_out) {
+        return Tree::of_hosts(hosts, fan_out).parents();
+      },
+      "hosts"_a, "fan_out"_a = 0);
 
   py::class_<ResultBuffer>(module, "_ResultBuffer", py::buffer_protocol())
       .def_buffer([](ResultBuffer& buffer) {

@@ -73,6 +73,7 @@ void bind_values(py::module_& module) {
       .def_readwrite("timeline_mark_cycles", &Options::timeline_mark_cycles)
       .def_readwrite("disable_group_fusion", &Options::disable_group_fusion)
       .def_readwrite("connect_seconds", &Options::connect_seconds)
+      .def_readwrite("control_fan_out", &Options::control_fan_out)
       .def_property(
           "timeline_clock",
           [](const Options& options) {

@@ -25,6 +25,7 @@ struct Options {
   TimelineClock timeline_clock;
   bool disable_group_fusion = false;
   double connect_seconds = 60;
+  int control_fan_out = 0;  // see Tree::of_hosts
 };
 
 }  // namespace autotune

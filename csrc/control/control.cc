@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <sstream>
+#include <stdexcept>
 #include <utility>
 
 #include "common/errors.h"
@@ -37,7 +38,7 @@ EngineError broken_frame(int rank) {
                      " is no frame");
 }
 
-// What the coordinator's pong says.
+// What a pong says: those who do not answer, as far as its sender knows.
 std::string text_of(const std::vector<Silent>& silent) {
   std::string text;
   for (const Silent& each : silent) {
@@ -46,16 +47,17 @@ std::string text_of(const std::vector<Silent>& silent) {
   return text;
 }
 
-// The same read; anything else than ranks 1 to `size` - 1 in their order is refused.
-std::vector<Silent> read_silent(const std::string& text, int size) {
+// The same read; anything else than others of `size` ranks in their order is refused.
+std::vector<Silent> read_silent(const std::string& text, int size, int sender) {
   std::vector<Silent> silent;
   std::istringstream words(text);
-  int last = 0;
+  int last = -1;
   for (Silent each{}; words >> each.rank >> each.seconds; last = each.rank) {
-    if (each.rank <= last || each.rank >= size || each.seconds < 0) throw broken_frame(0);
+    const bool is_known = each.rank > last && each.rank < size && each.rank != sender;
+    if (!is_known || each.seconds < 0) throw broken_frame(sender);
     silent.push_back(each);
   }
-  if (text_of(silent) != text) throw broken_frame(0);
+  if (text_of(silent) != text) throw broken_frame(sender);
   return silent;
 }
 
@@ -304,18 +306,27 @@ void Connection::end_sleep() {
   if (ring_) ring_->end_sleep();
 }
 
-ControlPlane::ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections)
+ControlPlane::ControlPlane(int rank, Tree tree,
+                           std::vector<std::unique_ptr<Connection>> connections)
     : rank_(rank),
-      size_(size),
+      tree_(std::move(tree)),
+      peers_(tree_.children(rank)),
       connections_(std::move(connections)),
       reported_closed_(connections_.size(), false),
       reported_lost_(connections_.size(), false),
+      asked_(connections_.size()),
+      said_silent_(connections_.size()),
       user_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       thread_wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (user_wake_fd_ < 0 || thread_wake_fd_ < 0) {
     throw EngineError(std::string("eventfd failed: ") + std::strerror(errno));
   }
   for (const int fd : {user_wake_fd_, thread_wake_fd_}) drop_in_children(fd);
+  if (rank_ != 0) peers_.insert(peers_.begin(), tree_.parent(rank_));
+  if (peers_.size() != connections_.size()) {
+    throw std::logic_error("expected " + std::to_string(peers_.size()) + " connections of rank " +
+                           std::to_string(rank_) + ", got " + std::to_string(connections_.size()));
+  }
   has_other_hosts_ = std::any_of(connections_.begin(), connections_.end(),
                                  [](const auto& each) { return !each->is_on_this_host(); });
 }
@@ -325,10 +336,20 @@ ControlPlane::~ControlPlane() {
   close_dropped(thread_wake_fd_);
 }
 
+void ControlPlane::send_up(FrameType type, const std::string& payload) {
+  if (rank_ != 0) connections_[0]->send(type, payload);
+}
+
 void ControlPlane::send_all(FrameType type, const std::string& payload) {
+  send_up(type, payload);
+  send_down(type, payload);
+}
+
+// By the connections from number `first` on, those with children.
+void ControlPlane::send(FrameType type, const std::string& payload, size_t first) {
   Bell* bell = nullptr;  // one for all
-  for (auto& connection : connections_) {
-    if (Bell* own = connection->send_without_nudge(type, payload)) bell = own;
+  for (size_t i = first; i < connections_.size(); ++i) {
+    if (Bell* own = connections_[i]->send_without_nudge(type, payload)) bell = own;
   }
   if (bell != nullptr) bell->ring();
 }
@@ -349,49 +370,80 @@ void ControlPlane::hear(size_t index, FrameQueue& frames, size_t first) {
   size_t kept = first;
   for (size_t i = first; i < frames.size(); ++i) {
     Frame& frame = frames[i];
-    const bool is_list = rank_ != 0 && frame.type == FrameType::pong;
+    // A leaf knows of nobody else.
+    const bool is_list = frame.type == FrameType::pong && !tree_.is_leaf(frame.rank);
     const bool is_sign = frame.type == FrameType::ping || frame.type == FrameType::pong;
     if (is_sign && !is_list && !frame.payload.empty()) throw broken_frame(frame.rank);
     if (frame.type == FrameType::ping) {
       heard_ping(index);
     } else if (frame.type == FrameType::pong) {
       connections_[index]->answered();
-      if (is_list) said_silent_ = read_silent(frame.payload, size_);
-    } else if (kept++ != i) {
-      std::swap(frames[kept - 1], frame);
+      if (is_list) said_silent_[index] = read_silent(frame.payload, size(), frame.rank);
+    } else {
+      pass_on(index, frame);
+      if (kept++ != i) std::swap(frames[kept - 1], frame);
     }
   }
   while (frames.size() > kept) frames.drop_last();
 }
 
-// The coordinator is asked on behalf of all: it asks the others and tells whom it has not heard.
-void ControlPlane::heard_ping(size_t index) {
-  std::string text;
-  if (rank_ == 0) {
-    ask(std::chrono::steady_clock::now());
-    text = text_of(silent());
+// What all ranks have to know goes on from neighbour to neighbour, away from where it came from.
+void ControlPlane::pass_on(size_t index, const Frame& frame) {
+  const bool is_from_above = rank_ != 0 && index == 0;
+  if (frame.type == FrameType::responses && is_from_above) send_down(frame.type, frame.payload);
+  if (frame.type != FrameType::abort) return;
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (i != index) connections_[i]->send(frame.type, frame.payload);
   }
-  connections_[index]->send(FrameType::pong, text);
 }
 
-void ControlPlane::ask(TimePoint now) {
-  if (now - asked_ < interval) return;
-  const auto since_last = std::min<std::chrono::nanoseconds>(now - asked_, 2 * interval);
-  asked_ = now;
-  for (const auto& connection : connections_) connection->ask(since_last);
+// Who is asked asks all on its other side, and tells whom it has not heard.
+void ControlPlane::heard_ping(size_t index) {
+  ask(std::chrono::steady_clock::now(), index);
+  connections_[index]->send(FrameType::pong, text_of(silent(index)));
 }
 
-std::vector<Silent> ControlPlane::silent() const {
+void ControlPlane::ask(TimePoint now) { ask(now, connections_.size()); }
+
+// All neighbours but one.
+void ControlPlane::ask(TimePoint now, size_t but) {
+  for (size_t i = 0; i < connections_.size(); ++i) {
+    if (i == but || now - asked_[i] < interval) continue;
+    if (now - asked_[i] > 2 * interval) said_silent_[i].clear();  // in an earlier wait
+    connections_[i]->ask(std::min<std::chrono::nanoseconds>(now - asked_[i], 2 * interval));
+    asked_[i] = now;
+  }
+}
+
+// As far as this rank knows, but for what one neighbour has said.
+std::vector<Silent> ControlPlane::silent(size_t but) const {
   std::vector<Silent> found;
   for (size_t i = 0; i < connections_.size(); ++i) {
+    if (i == but) continue;
     const auto silence = connections_[i]->silence();
-    if (silence < silent_after) continue;
-    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(silence);
-    found.push_back({peer_rank(i), static_cast<int>(whole.count())});
+    if (silence >= silent_after) {
+      const auto whole = std::chrono::duration_cast<std::chrono::seconds>(silence);
+      found.push_back({peer_rank(i), static_cast<int>(whole.count())});
+      continue;
+    }
+    for (const Silent& each : said_silent_[i]) {
+      if (each.rank != rank_) found.push_back(each);
+    }
   }
-  if (rank_ == 0 || !found.empty()) return found;
-  for (const Silent& each : said_silent_) {
-    if (each.rank != rank_) found.push_back(each);
+  std::sort(found.begin(), found.end(),
+            [](const Silent& one, const Silent& other) { return one.rank < other.rank; });
+  return found;
+}
+
+std::vector<int> ControlPlane::to_blame(const std::vector<int>& ranks) const {
+  const std::vector<Silent> known = silent();
+  std::vector<int> found;
+  for (const int rank : ranks) {
+    const auto speaker = std::find_if(known.begin(), known.end(), [&](const Silent& each) {
+      return tree_.is_in_branch(rank, each.rank);
+    });
+    const int blamed = speaker == known.end() ? rank : speaker->rank;
+    if (std::find(found.begin(), found.end(), blamed) == found.end()) found.push_back(blamed);
   }
   return found;
 }

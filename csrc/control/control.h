@@ -12,8 +12,14 @@
 // that is stopped, or whose machine is overloaded, is no dead one: its kernel acknowledges, but it
 // does not answer a *ping* (`ask`), which only those send who have waited long.
 //
-// A star: rank 0 has one connection per rank, the others have one connection. A *frame* is a type
-// and bytes. Sending never blocks: what is not taken at once is kept and written by a later `pump`.
+// Ranks are a tree (tree.h), mostly a star: a rank is connected with its parent and its children. A
+// *frame* is a type and bytes. Sending never blocks: what is not taken at once is kept and written
+// by a later `pump`. Responses go down from rank 0 and an abort from anywhere to all ranks: who
+// hears them passes them on at once, whatever else it is doing. What goes up is the relay's
+// (engine/negotiation/relay.h). A rank hears the end and the silence of its neighbours only, and
+// tells the others: an end by an abort that names the rank, silence with every pong, which says all
+// that is known on this side of it. Of ranks behind a silent one nothing is known, so that nobody
+// blames them.
 #pragma once
 
 #include <poll.h>
@@ -29,6 +35,7 @@
 
 #include "control/bell.h"
 #include "control/ring.h"
+#include "control/tree.h"
 
 namespace autotune {
 
@@ -40,8 +47,9 @@ enum class FrameType : uint8_t {
   goodbye = 4,  // all is said: the end of the connection is no error from now on
   // It is answered at once, and never seen outside the control plane; nor is a pong.
   ping = 5,
-  pong = 6,  // the coordinator's says which ranks do not answer
-  last = pong,
+  pong = 6,     // it says which ranks do not answer, as far as its sender knows
+  relayed = 7,  // requests of several ranks, from one that speaks for them
+  last = relayed,
 };
 
 struct Frame {
@@ -149,21 +157,27 @@ class Connection {
   std::chrono::nanoseconds silence_{0};
 };
 
-// Where rank 0 listens before anybody connects. `address` travels to the other ranks by MPI or by
-// way of their meeting point; it is no secret. `key` is: all ranks have it, and prove it (proof.h).
+// Where a rank that has children listens before they connect. `address` travels to them by MPI or
+// by way of their meeting point; it is no secret. `key` is: all ranks have it, and prove it
+// (proof.h). Every listener's proofs are its own: an address may be of several hosts, a port of
+// several ranks.
 class Rendezvous {
  public:
-  // `interfaces`: see own_addresses. EngineError where `key` has not `key_bytes` bytes.
-  explicit Rendezvous(std::string key, const std::string& interfaces = "");
+  // `interfaces`: see own_addresses. `rank`: who listens. EngineError where `key` has not
+  // `key_bytes` bytes.
+  explicit Rendezvous(std::string key, const std::string& interfaces = "", int rank = 0);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   const std::string& address() const { return address_; }
 
-  // Accept one connection per rank 1..size-1; index r-1 is rank r. Throws EngineError naming the
+  // Accept one connection for each of `ranks`, in their order. Throws EngineError naming the
   // ranks that did not connect in time. Who does not prove the key soon is turned away, and so is a
   // second one that is a connected rank; nobody who says nothing, or too much, holds up others.
+  std::vector<std::unique_ptr<Connection>> accept(const std::vector<int>& ranks,
+                                                  std::chrono::seconds timeout);
+  // The same for ranks 1..size-1.
   std::vector<std::unique_ptr<Connection>> accept_all(int size, std::chrono::seconds timeout);
 
  private:
@@ -174,9 +188,17 @@ class Rendezvous {
   std::string address_;
 };
 
-// Connect rank `rank` to the coordinator at `address`, which has to prove the same `key`.
+// Connect rank `rank` to rank `parent` at `address`, which has to prove the same `key`.
 std::unique_ptr<Connection> connect_to(const std::string& address, const std::string& key, int rank,
-                                       std::chrono::seconds timeout);
+                                       std::chrono::seconds timeout, int parent = 0);
+
+// Collective: the connections of rank `rank` of `tree`, as ControlPlane wants them. `rendezvous`:
+// of a rank that has children; `address`: of its parent's.
+std::vector<std::unique_ptr<Connection>> connect_in_tree(const Tree& tree, int rank,
+                                                         Rendezvous* rendezvous,
+                                                         const std::string& address,
+                                                         const std::string& key,
+                                                         std::chrono::seconds timeout);
 
 // A rank that does not answer.
 struct Silent {
@@ -189,15 +211,22 @@ class ControlPlane {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections);
+  // `connections`: with the parent, but on rank 0, then with the children in ascending order.
+  ControlPlane(int rank, Tree tree, std::vector<std::unique_ptr<Connection>> connections);
+  // The same in a star.
+  ControlPlane(int rank, int size, std::vector<std::unique_ptr<Connection>> connections)
+      : ControlPlane(rank, Tree::star(size), std::move(connections)) {}
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return size_; }
+  int size() const { return tree_.size(); }
+  const Tree& tree() const { return tree_; }
 
-  // Coordinator: to every other rank. Others: to the coordinator.
+  // To the parent; to the children; to both.
+  void send_up(FrameType type, const std::string& payload);
+  void send_down(FrameType type, const std::string& payload) { send(type, payload, first_child()); }
   void send_all(FrameType type, const std::string& payload);
 
   // Write what is unsent and read what has arrived, without waiting. Frames go to `frames`.
@@ -235,28 +264,36 @@ class ControlPlane {
 
   // To be called again and again while this rank waits for others: asks them for a sign of life.
   void ask(TimePoint now);
-  // Those that `ask` has not heard of for some seconds, as far as this rank knows; on others than
-  // the coordinator that is what the coordinator said last. Time counts only while this rank looks:
-  // one that was stopped itself blames nobody.
-  std::vector<Silent> silent() const;
+  // Those that `ask` has not heard of for some seconds, as far as this rank knows: its neighbours,
+  // and those that its neighbours have named last. Time counts only while this rank looks: one that
+  // was stopped itself blames nobody.
+  std::vector<Silent> silent() const { return silent(connections_.size()); }
+  // Ranks that are to blame where nothing is heard of `ranks`: a silent one speaks for those below.
+  std::vector<int> to_blame(const std::vector<int>& ranks) const;
 
   static constexpr std::chrono::seconds interval{1};
 
  private:
   void watch(Watch& watched, int wake_fd);
+  void send(FrameType type, const std::string& payload, size_t first);
   void hear(size_t index, FrameQueue& frames, size_t first);
+  void pass_on(size_t index, const Frame& frame);
   void heard_ping(size_t index);
-  int peer_rank(size_t index) const { return rank_ == 0 ? static_cast<int>(index) + 1 : 0; }
+  void ask(TimePoint now, size_t but);
+  std::vector<Silent> silent(size_t but) const;
+  size_t first_child() const { return rank_ == 0 ? 0 : 1; }
+  int peer_rank(size_t index) const { return peers_[index]; }
 
   int rank_;
-  int size_;
+  Tree tree_;
+  std::vector<int> peers_;  // of each connection
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<bool> reported_closed_;
   std::vector<bool> reported_lost_;
   bool has_other_hosts_ = false;
   TimePoint reach_checked_{};
-  TimePoint asked_{};
-  std::vector<Silent> said_silent_;  // the coordinator has said it
+  std::vector<TimePoint> asked_;                  // each connection has one
+  std::vector<std::vector<Silent>> said_silent_;  // each peer has said it
   int user_wake_fd_;
   int thread_wake_fd_;
   uint32_t pumps_ = 0;

@@ -62,6 +62,12 @@ int try_connect_unix(const std::string& name) {
   return -1;
 }
 
+// The proofs of the listener of rank `rank`.
+std::string key_of(const std::string& key, int rank) {
+  if (rank == 0) return key;
+  return hmac_sha256(key, "control plane of rank " + std::to_string(rank));
+}
+
 constexpr char by_ring[] = "welcome: frames by shared memory";
 constexpr char by_socket[] = "welcome: frames by this socket";
 
@@ -92,10 +98,10 @@ void welcome(Connection& connection, int rank, const std::shared_ptr<Bell>& bell
   if (ring) connection.use(std::move(ring), bell);
 }
 
-// Wait for the coordinator's answer: it comes when all ranks are connected, so that nothing is sent
-// before everybody listens.
-bool welcomed(Connection& connection, std::unique_ptr<RingPair> ring, Clock::time_point deadline) {
-  const std::optional<Frame> answer = wait_for_frame(connection, 0, deadline);
+// Wait for the parent's answer: it comes when all its children are connected.
+bool welcomed(Connection& connection, std::unique_ptr<RingPair> ring, int parent,
+              Clock::time_point deadline) {
+  const std::optional<Frame> answer = wait_for_frame(connection, parent, deadline);
   if (!answer || answer->type != FrameType::hello) return false;
   if (answer->payload == by_socket) return true;
   if (answer->payload != by_ring) return false;
@@ -107,20 +113,20 @@ bool welcomed(Connection& connection, std::unique_ptr<RingPair> ring, Clock::tim
   return true;
 }
 
-// Say hello; on a Unix socket with the offer of a ring. True when the coordinator has answered.
-bool introduce(Connection& connection, bool is_same_host, Clock::time_point deadline) {
+// Say hello; on a Unix socket with the offer of a ring. True when the parent has answered.
+bool introduce(Connection& connection, bool is_same_host, int parent, Clock::time_point deadline) {
   const int memory = is_same_host ? RingPair::create() : -1;
   auto ring = memory >= 0 ? RingPair::map(memory, true) : nullptr;
   if (ring) connection.offer(memory);
   connection.send(FrameType::hello, "");
   if (memory >= 0) ::close(memory);
-  return welcomed(connection, std::move(ring), deadline);
+  return welcomed(connection, std::move(ring), parent, deadline);
 }
 
-// A proven connection to one of the coordinator's addresses, -1: none.
+// A proven connection to one of the parent's addresses, -1: none.
 int reach(const std::string& name, const std::vector<std::string>& hosts, int port,
           const std::string& key, int rank, bool& is_same_host, Clock::time_point deadline) {
-  // Who has this name is the coordinator, which may be late; at an address of a host may be another
+  // Who has this name is the parent, which may be late; at an address of a host may be another
   // one, as in its containers.
   const int fd = try_connect_unix(name);
   is_same_host = fd >= 0 && is_same_user(fd) && prove(fd, key, rank, deadline);
@@ -138,9 +144,10 @@ void check_key(const std::string& key) {
 }  // namespace
 
 // Address: "name port host host ...".
-Rendezvous::Rendezvous(std::string key, const std::string& interfaces)
-    : key_(std::move(key)), name_(to_hex(random_bytes(16))) {
-  check_key(key_);
+Rendezvous::Rendezvous(std::string key, const std::string& interfaces, int rank)
+    : name_(to_hex(random_bytes(16))) {
+  check_key(key);
+  key_ = key_of(key, rank);
   const std::vector<std::string> hosts = own_addresses(interfaces);
   unix_fd_ = listen_unix(name_);
   drop_in_children(unix_fd_);
@@ -158,10 +165,16 @@ Rendezvous::~Rendezvous() {
 
 std::vector<std::unique_ptr<Connection>> Rendezvous::accept_all(int size,
                                                                 std::chrono::seconds timeout) {
-  const auto deadline = Clock::now() + timeout;
   std::vector<int> ranks(static_cast<size_t>(size) - 1);
   std::iota(ranks.begin(), ranks.end(), 1);
-  Reception reception(key_, ranks, size, unix_fd_, tcp_fd_);
+  return accept(ranks, timeout);
+}
+
+std::vector<std::unique_ptr<Connection>> Rendezvous::accept(const std::vector<int>& ranks,
+                                                            std::chrono::seconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const int bound = ranks.empty() ? 1 : *std::max_element(ranks.begin(), ranks.end()) + 1;
+  Reception reception(key_, ranks, bound, unix_fd_, tcp_fd_);
   for (std::string missing; !(missing = reception.missing()).empty(); reception.turn()) {
     if (Clock::now() > deadline) {
       throw EngineError("control plane: expected a connection from every rank within " +
@@ -174,14 +187,15 @@ std::vector<std::unique_ptr<Connection>> Rendezvous::accept_all(int size,
   for (const int fd : reception.take()) accepted.push_back(std::make_unique<Connection>(fd));
   const auto bell = std::make_shared<Bell>();
   for (size_t i = 0; i < accepted.size(); ++i) {
-    welcome(*accepted[i], static_cast<int>(i) + 1, bell);
+    welcome(*accepted[i], ranks[i], bell);
   }
   return accepted;
 }
 
-std::unique_ptr<Connection> connect_to(const std::string& address, const std::string& key, int rank,
-                                       std::chrono::seconds timeout) {
-  check_key(key);
+std::unique_ptr<Connection> connect_to(const std::string& address, const std::string& job_key,
+                                       int rank, std::chrono::seconds timeout, int parent) {
+  check_key(job_key);
+  const std::string key = key_of(job_key, parent);
   std::istringstream words(address);
   std::string name, host;
   int port = 0;
@@ -194,15 +208,38 @@ std::unique_ptr<Connection> connect_to(const std::string& address, const std::st
     const int fd = reach(name, hosts, port, key, rank, is_same_host, deadline);
     if (fd >= 0) {
       auto connection = std::make_unique<Connection>(fd);
-      if (introduce(*connection, is_same_host, deadline)) return connection;
+      if (introduce(*connection, is_same_host, parent, deadline)) return connection;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (Clock::now() < deadline);
-  throw EngineError("control plane: rank " + std::to_string(rank) +
-                    " expected the coordinator (rank 0) at one of " +
-                    address.substr(std::min(address.size(), name.size() + 1)) +
-                    ", got no answer within " + std::to_string(timeout.count()) +
-                    " s; is a firewall between the hosts?");
+  throw EngineError(
+      "control plane: rank " + std::to_string(rank) + " expected " +
+      (parent == 0 ? "the coordinator (rank 0)"
+                   : "rank " + std::to_string(parent) + ", by way of which it hears of rank 0,") +
+      " at one of " + address.substr(std::min(address.size(), name.size() + 1)) +
+      ", got no answer within " + std::to_string(timeout.count()) +
+      " s; is a firewall between the hosts?");
+}
+
+// From the leaves up. The time that ranks have grows with the levels below them, so that who lacks
+// a rank says so before it is missed itself.
+std::vector<std::unique_ptr<Connection>> connect_in_tree(const Tree& tree, int rank,
+                                                         Rendezvous* rendezvous,
+                                                         const std::string& address,
+                                                         const std::string& key,
+                                                         std::chrono::seconds timeout) {
+  constexpr std::chrono::seconds each_level{2};
+  std::vector<std::unique_ptr<Connection>> connections;
+  const int height = tree.height(rank);
+  if (height > 0) {
+    connections = rendezvous->accept(tree.children(rank), timeout + (height - 1) * each_level);
+  }
+  if (rank == 0) return connections;
+  const int parent = tree.parent(rank);
+  const int above = tree.height(0) - 1;
+  connections.insert(connections.begin(),
+                     connect_to(address, key, rank, timeout + above * each_level, parent));
+  return connections;
 }
 
 }  // namespace autotune

@@ -178,10 +178,12 @@ bool Engine::run_cycles(const Handle& handle, Clock::time_point deadline) {
     if (now < spin_until) {
       sched_yield();
     } else {
+      const auto until = std::min(deadline, cycle->relay_due());
       control_->sleep(
-          std::min<std::chrono::nanoseconds>(deadline - now, std::chrono::milliseconds(20)));
+          std::clamp<std::chrono::nanoseconds>(until - now, {}, std::chrono::milliseconds(20)));
     }
   }
+  if (cycle->relay_due() != Clock::time_point::max()) control_->wake();
   return true;
 }
 

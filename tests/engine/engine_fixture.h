@@ -28,8 +28,22 @@ inline void wait(Engine& engine, int64_t handle) {
   engine.release(handle);
 }
 
-// Start an engine per rank, run `body`, shut down together: on one host, with a host for every
-// rank, and on two hosts in two levels.
+// Start an engine per rank, run `body`, shut down together.
+inline void run_job(Job& job, int size, const std::function<void(Engine&)>& body) {
+  Meeting end(size);
+  run_ranks(size, [&](int rank) {
+    std::unique_ptr<Engine> engine;
+    end.after([&] {
+      engine = job.start(rank);
+      body(*engine);
+    });
+    engine->shutdown(std::chrono::seconds(10));
+    CHECK(!engine->failed());
+  });
+}
+
+// The same on one host, with a host for every rank, on two hosts in two levels, and on one host
+// where every rank but the last one speaks for the next one.
 inline void with_engines(int size, EngineOptions options,
                          const std::function<void(Engine&)>& body) {
   std::vector<int> one(static_cast<size_t>(size), 0), each(one), two(one);
@@ -40,17 +54,12 @@ inline void with_engines(int size, EngineOptions options,
   for (const std::vector<int>& hosts : {one, each, two}) {
     options.params.hierarchical_allreduce = options.params.hierarchical_allgather = hosts == two;
     Job job(size, options, hosts);
-    Meeting end(size);
-    run_ranks(size, [&](int rank) {
-      std::unique_ptr<Engine> engine;
-      end.after([&] {
-        engine = job.start(rank);
-        body(*engine);
-      });
-      engine->shutdown(std::chrono::seconds(10));
-      CHECK(!engine->failed());
-    });
+    run_job(job, size, body);
   }
+  if (size < 3) return;
+  options.params.hierarchical_allreduce = options.params.hierarchical_allgather = false;
+  Job job(Tree::of_hosts(one, 1), options);
+  run_job(job, size, body);
 }
 
 // The error of an operation that has to fail.

@@ -1,7 +1,9 @@
-// Random jobs: the coordinator against a model of it that knows neither a cache nor words of hits.
+// Random jobs: the coordinator against a model of it that knows neither a cache nor words of hits,
+// nor ranks that speak for others.
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -12,6 +14,7 @@
 #include "check.h"
 #include "engine/negotiation/coordinator.h"
 #include "engine/negotiation/negotiate.h"
+#include "engine/negotiation/relay.h"
 #include "returning.h"
 
 using namespace autotune;
@@ -119,15 +122,22 @@ class Model {
 // Ranks that announce the same tensors in every step, each in an order and at a pace of its own.
 class RandomJob {
  public:
-  explicit RandomJob(unsigned seed)
+  explicit RandomJob(unsigned seed, bool is_in_tree = false)
       : random_(seed),
-        size_(pick(1, 7)),
-        tensors_(pick(1, 150)),
+        is_in_tree_(is_in_tree),
+        size_(pick(1, is_in_tree ? 20 : 7)),
+        tree_(is_in_tree ? random_tree() : Tree::star(size_)),
+        tensors_(pick(1, is_in_tree ? 70 : 150)),
         fuses_(pick(0, 1) == 1),
         params_(random_params()),
         coordinator_(size_, params_),
         model_(size_),
-        ranks_(static_cast<size_t>(size_)) {}
+        ranks_(static_cast<size_t>(size_)) {
+    for (int rank = 1; rank < size_; ++rank) {
+      if (tree_.is_leaf(rank)) continue;
+      at(rank).relay = std::make_unique<Relay>(tree_, rank, at(rank).cache);
+    }
+  }
 
   void run() {
     for (int count = pick(0, 2); count > 0; --count) add_set();
@@ -142,17 +152,34 @@ class RandomJob {
         turn(pick(0, size_ - 1));
       }
     }
+    settle();
     take();
+    for (const Rank& rank : ranks_) CHECK(rank.said.empty() && rank.up.empty());
     CHECK(!coordinator_.has_pending());
     CHECK(model_.stalled().empty() && model_.ready.empty());
     hits_seen += hits_;
   }
 
   static int64_t hits_seen;
+  static int64_t hits_for_several;  // those of one message for all ranks of a branch
 
  private:
+  // On its way to the parent.
+  struct Message {
+    bool is_relayed;
+    RequestList list;
+    std::vector<RelayedList> lists;
+    uint64_t processed;  // by the sender, when it said so
+  };
+  struct Said {
+    Request request;
+    int64_t step;
+  };
   struct Rank {
     ResponseCache cache;
+    std::unique_ptr<Relay> relay;
+    std::deque<Message> up;
+    std::map<int64_t, std::deque<Said>> said;  // by slots that are hit, and not at the top yet
     uint64_t processed = 0;
     std::deque<ResponseList> inbox;
     std::map<std::string, Request> in_flight;
@@ -164,6 +191,15 @@ class RandomJob {
 
   int pick(int least, int most) { return std::uniform_int_distribution<>(least, most)(random_); }
   Rank& at(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+
+  Tree random_tree() {
+    const int fan_out = pick(0, 4);
+    std::vector<int> parents{-1};
+    for (int rank = 1; rank < size_; ++rank) {
+      parents.push_back(fan_out == 0 ? pick(0, rank - 1) : (rank - 1) / fan_out);
+    }
+    return Tree(parents);
+  }
 
   Params random_params() {
     constexpr int64_t capacities[] = {0, 1, 8, 64, 100, 1024};
@@ -213,6 +249,10 @@ class RandomJob {
     now_ += 1us;
     if (pick(0, 400) == 0) propose();
     if (pick(0, 20) == 0) compare_stalled();
+    if (is_in_tree_ && size_ > 1) {
+      if (pick(0, 100) == 0) now_ += Relay::most_held;
+      for (int times = pick(0, 2 * size_); times > 0; --times) move_up(pick(1, size_ - 1));
+    }
     if (!own.inbox.empty() && pick(0, 1) == 0) return process(rank);
     if (pick(0, 3) == 0) return take();
     if (own.has_joined) return;
@@ -265,10 +305,69 @@ class RandomJob {
       }
     }
     hits_ += static_cast<int64_t>(hits.size());
+    for (const auto& [slot, request] : hits) own.said[slot].push_back({request, own.step});
+    if (rank == 0 || !is_in_tree_) return arrive(rank, list);
+    if (own.relay) return own.relay->add(list, now_);
+    own.up.push_back({false, list, {}, own.processed});
+  }
+
+  // Another turn of what `rank` has to say: out of its relay, and to its parent.
+  void move_up(int rank) {
+    Rank& own = at(rank);
+    if (own.relay) {
+      Message message{true, {}, {}, own.processed};
+      own.relay->take(message.lists, now_);
+      if (!message.lists.empty()) own.up.push_back(std::move(message));
+    }
+    if (own.up.empty() || pick(0, 2) == 0) return;
+    const Message message = std::move(own.up.front());
+    own.up.pop_front();
+    const int parent = tree_.parent(rank);
+    // It has passed on what its child has processed, and handles it first.
+    while (at(parent).processed < message.processed) process(parent);
+    if (Relay* relay = at(parent).relay.get()) {
+      message.is_relayed ? relay->hear(rank, message.lists, now_)
+                         : relay->hear(rank, message.list, now_);
+      return;
+    }
+    if (!message.is_relayed) return arrive(rank, message.list);
+    for (const RelayedList& each : message.lists) {
+      check_relayed(each, rank, tree_);
+      RequestList list;
+      decode_relayed(each, rank, list);
+      const auto ranks = each.is_branch ? tree_.branch(each.rank) : std::vector<int>{each.rank};
+      for (const int one : ranks) arrive(one, list);
+      if (ranks.size() > 1) {
+        for (const uint64_t bits : list.hit_bits) hits_for_several += __builtin_popcountll(bits);
+      }
+    }
+  }
+
+  // All that was said gets to the top.
+  void settle() {
+    for (int turns = 0; turns < 4 * size_; ++turns) {
+      now_ += Relay::most_held;
+      for (int rank = size_ - 1; rank > 0; --rank) {
+        do move_up(rank);
+        while (!at(rank).up.empty());
+      }
+    }
+  }
+
+  // At the top.
+  void arrive(int rank, const RequestList& list) {
     unordered_ |= !list.requests.empty() && list.requests[0].operation == Operation::join;
     coordinator_.add(rank, list, now_);
-    for (const auto& [slot, request] : hits) model_.add(rank, request, own.step, now_);
-    for (const Request& request : list.requests) model_.add(rank, request, own.step, now_);
+    for (size_t word = 0; word < list.hit_bits.size(); ++word) {
+      for_each_slot(word, list.hit_bits[word], [&](int64_t slot) {
+        std::deque<Said>& said = at(rank).said.at(slot);
+        CHECK(list.step >= said.front().step);
+        model_.add(rank, said.front().request, list.step, now_);
+        said.pop_front();
+        if (said.empty()) at(rank).said.erase(slot);
+      });
+    }
+    for (const Request& request : list.requests) model_.add(rank, request, list.step, now_);
   }
 
   void propose() {
@@ -285,6 +384,7 @@ class RandomJob {
       if (pick(0, 1) == 0 || rank == size_ - 1) add.shape.push_back(rank);
     }
     for (int rank = 0; rank < size_; ++rank) say(rank, {add});
+    settle();
     take();
     for (int rank = 0; rank < size_; ++rank) process(rank);
   }
@@ -397,10 +497,13 @@ class RandomJob {
         own.in_flight.erase(found);
       }
     }
+    if (own.relay) own.relay->follow(list, own.processed);
   }
 
   std::mt19937 random_;
+  const bool is_in_tree_;
   const int size_;
+  const Tree tree_;
   const int tensors_;
   const bool fuses_;
   Params params_;
@@ -419,16 +522,29 @@ class RandomJob {
 };
 
 int64_t RandomJob::hits_seen = 0;
+int64_t RandomJob::hits_for_several = 0;
 
-}  // namespace
-
-TEST(random_jobs_get_the_responses_of_a_model_without_a_cache_in_the_same_order) {
-  for (unsigned seed = 0; seed < 150; ++seed) {
+void run_seeds(unsigned count, bool is_in_tree) {
+  for (unsigned seed = 0; seed < count; ++seed) {
     try {
-      RandomJob(seed).run();
+      RandomJob(seed, is_in_tree).run();
     } catch (const std::exception& error) {
       throw check::Failure("seed " + std::to_string(seed) + ": " + error.what());
     }
   }
+}
+
+}  // namespace
+
+TEST(random_jobs_get_the_responses_of_a_model_without_a_cache_in_the_same_order) {
+  run_seeds(150, false);
   CHECK(RandomJob::hits_seen > 10'000);
+}
+
+// Nothing is lost, doubled or taken for another rank's or another tensor's, in whatever order ranks
+// announce, join, change sets and shapes.
+TEST(random_jobs_in_trees_of_any_shape_get_the_responses_of_that_model_too) {
+  run_seeds(100, true);
+  CHECK(RandomJob::hits_seen > 10'000);
+  CHECK(RandomJob::hits_for_several > 500);
 }

@@ -159,11 +159,14 @@ TEST(a_response_list_survives_encoding) {
 
 // Where it fails, the encoding has changed: raise `message_format`, then write down what it is now.
 TEST(the_encoding_of_messages_is_that_of_their_format) {
-  CHECK_EQUAL(message_format, 2);
+  CHECK_EQUAL(message_format, 3);
   CHECK_EQUAL(to_hex(sha256(encode(sample_requests()))),
               "9fa0639a0e144a5d826d455726c04bab1eca9bc1d1856e5bf621ffc74cb3d015");
   CHECK_EQUAL(to_hex(sha256(encode(sample_responses()))),
               "b6d95caa6d8cbd041c1a0e0ff820960c10806074807b6cf0295de17ad3ec428c");
+  const std::vector<RelayedList> relayed{{3, true, "first"}, {70'000, false, ""}};
+  CHECK_EQUAL(to_hex(sha256(encode(relayed))),
+              "c4ec0187d6300fda90c7026d1f4dd93b598c364c605391f8f3339188f8779484");
 }
 
 TEST(names_of_process_sets_differ_from_all_names_of_scripts) {

@@ -118,7 +118,7 @@ TEST(a_transfer_ends_at_the_shutdown_time_or_later_if_another_rank_should_have_s
   CHECK_THROWS(EngineError, "rank 1 (of 2)", stalls.check_transfer("t", 7s, {{1, 5}}, true));
   CHECK(stalls.check_transfer("t", 8s, {{0, 5}}, false).empty());
   CHECK_THROWS(EngineError, "rank 0 (of 2)", stalls.check_transfer("t", 13s, {{0, 5}}, false));
-  CHECK_THROWS(EngineError, "rank 0 (of 2), which", stalls.check_coordinator(7, false));
+  CHECK_THROWS(EngineError, "rank 0 (of 2), which", stalls.check_coordinator({0, 7}, false));
 }
 
 TEST(a_wait_counts_only_the_time_in_which_the_rank_looks) {

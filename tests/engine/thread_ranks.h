@@ -36,6 +36,33 @@ inline std::unique_ptr<ControlPlane> join(Rendezvous& rendezvous, int rank, int 
   return std::make_unique<ControlPlane>(rank, size, std::move(connections));
 }
 
+// Where the ranks of a job in a tree meet.
+class TreeMeeting {
+ public:
+  explicit TreeMeeting(Tree tree) : tree_(std::move(tree)) {
+    for (int rank = 0; rank < tree_.size(); ++rank) {
+      rendezvous_.push_back(
+          tree_.is_leaf(rank) ? nullptr : std::make_unique<Rendezvous>(test_key(), "", rank));
+    }
+  }
+
+  const Tree& tree() const { return tree_; }
+  // Collective: connect them.
+  std::unique_ptr<ControlPlane> join(int rank) {
+    const int parent = tree_.parent(rank);
+    const std::string address = parent < 0 ? "" : of(parent)->address();
+    return std::make_unique<ControlPlane>(
+        rank, tree_,
+        connect_in_tree(tree_, rank, of(rank), address, test_key(), std::chrono::seconds(20)));
+  }
+
+ private:
+  Rendezvous* of(int rank) { return rendezvous_[static_cast<size_t>(rank)].get(); }
+
+  Tree tree_;
+  std::vector<std::unique_ptr<Rendezvous>> rendezvous_;
+};
+
 // Run `body(rank)` on `size` threads; rethrow the first failure after all have ended.
 inline void run_ranks(int size, const std::function<void(int)>& body) {
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
@@ -162,24 +189,25 @@ class Job {
  public:
   // `hosts`: of every rank; empty: all on one.
   explicit Job(int size, EngineOptions options = {}, std::vector<int> hosts = {})
-      : size_(size),
-        options_(options),
-        hosts_(hosts.empty() ? std::vector<int>(static_cast<size_t>(size), 0) : hosts),
-        mail_(std::make_shared<Mail>(size)) {}
+      : Job(Tree::star(size), options, hosts) {}
+  explicit Job(Tree tree, EngineOptions options = {}, std::vector<int> hosts = {})
+      : options_(options),
+        hosts_(hosts.empty() ? std::vector<int>(static_cast<size_t>(tree.size()), 0) : hosts),
+        mail_(std::make_shared<Mail>(tree.size())),
+        meeting_(std::move(tree)) {}
 
   // Collective: call from all rank threads at once.
   std::unique_ptr<Engine> start(int rank) {
     return std::make_unique<Engine>(
-        options_, join(rendezvous_, rank, size_),
+        options_, meeting_.join(rank),
         communicator_factory(std::make_shared<ThreadPointToPoint>(mail_, rank), hosts_));
   }
 
  private:
-  int size_;
   EngineOptions options_;
   std::vector<int> hosts_;
   std::shared_ptr<Mail> mail_;
-  Rendezvous rendezvous_{test_key()};
+  TreeMeeting meeting_;
 };
 
 }  // namespace autotune

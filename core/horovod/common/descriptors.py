@@ -1,7 +1,7 @@
 """Room for the connections of a job: each takes a file descriptor of its process.
 
 Systems allow 1,024 as a rule, and more to who asks (the *hard* limit). Rank 0 has a connection with
-every other rank, and without MPI each rank has some with every rank of other hosts.
+every rank that reports to it, and without MPI each rank has some with every rank of other hosts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import resource
 from typing import Literal
 
+from horovod import _engine
 from horovod.common.world import Topology
 
 OWN = 16
@@ -20,17 +21,19 @@ MOST_STREAMS, MOST_CONNECTIONS = 4, 512
 """As of ``comm/tcp``: of two ranks on different hosts, and of one rank where that is enough."""
 
 
-def needed(topology: Topology, kind: Literal["mpi", "tcp"]) -> int:
+def needed(topology: Topology, kind: Literal["mpi", "tcp"], fan_out: int = 0) -> int:
     """**Local.** Return how many descriptors this rank's connections take.
 
     Args:
         topology: Place of this rank.
         kind: What moves the data of several hosts; MPI opens its connections as it needs them, one
             with each of the others at most.
+        fan_out: As of ``_engine.control_parents``.
     """
     peers = topology.size - 1
     others = sum(host != topology.hosts[topology.rank] for host in topology.hosts)
-    control = peers if topology.rank == 0 else min(peers, 1)
+    parents = _engine.control_parents(topology.hosts, fan_out)
+    control = parents.count(topology.rank) + (topology.rank != 0)
     data = others
     if kind == "tcp" and peers:
         data = peers - others + others * min(max(MOST_CONNECTIONS // peers, 1), MOST_STREAMS)

@@ -135,6 +135,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _fan_out(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 6):
+        raise _wrong("HOROVOD_CONTROL_FANOUT", "a number of ranks, 0: the engine's choice", text)
+    return int(text)
+
+
 def _mpi_or_gloo(env: str) -> Callable[[str], str | Substitute]:
     def parse(text: str) -> str | Substitute:
         name = text.lower()
@@ -173,6 +179,7 @@ RUNTIME_VARIABLES: tuple[Variable, ...] = (
         agree=False,
     ),
     Variable(env="HOROVOD_THREAD_AFFINITY", parse=_cores, default=(), agree=False),
+    Variable(env="HOROVOD_CONTROL_FANOUT", parse=_fan_out, default=0),
     Variable(
         env="HOROVOD_DISABLE_GROUP_FUSION",
         parse=switch("HOROVOD_DISABLE_GROUP_FUSION"),

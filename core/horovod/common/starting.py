@@ -226,7 +226,8 @@ def _read_own(
         )
     except ValueError as error:
         return topology, None, RankReport({}, str(error)), ()
-    room = descriptors.make_room(descriptors.needed(topology, start.world.kind))
+    fan_out = parsed["HOROVOD_CONTROL_FANOUT"]
+    room = descriptors.make_room(descriptors.needed(topology, start.world.kind, fan_out))
     report = RankReport(parsed.to_agree, start.world.error() or room, process_sets=ranks)
     return topology, parsed, report, sets
 
@@ -327,7 +328,6 @@ def _start_engine(start: Start, topology: Topology, parsed: Settings) -> _engine
     options = _engine.Options()
     options.params = _engine.Params(**parsed.params)
     options.rank, options.size = topology.rank, topology.size
-    alone = topology.size == 1
     options.host_of_rank = list(topology.hosts)
     options.host_names = list(topology.host_names)
     options.thread_affinity = _core(parsed, topology)
@@ -337,14 +337,20 @@ def _start_engine(start: Start, topology: Topology, parsed: Settings) -> _engine
     options.log_level = parsed["HOROVOD_LOG_LEVEL"]
     options.disable_group_fusion = parsed["HOROVOD_DISABLE_GROUP_FUSION"]
     options.connect_seconds = start.world.connect_seconds
+    options.control_fan_out = parsed["HOROVOD_CONTROL_FANOUT"]
     _set_timeline(options, start, parsed)
     world = start.world
     key = secret.job_key(world, parsed[secret.ENV])
     interfaces = parsed["HOROVOD_GLOO_IFACE"] or ""
     transport = world.transport(key, topology.hosts, interfaces)
-    is_first = topology.rank == 0 and not alone
-    rendezvous = _engine.Rendezvous(key, interfaces) if is_first else None
-    address = world.bcast(rendezvous.address if rendezvous else "")
+    parents = _engine.control_parents(topology.hosts, options.control_fan_out)
+    rank = topology.rank
+    rendezvous = _engine.Rendezvous(key, interfaces, rank) if rank in parents else None
+    own = rendezvous.address if rendezvous else ""
+    if max(parents) <= 0:
+        address = world.bcast(own)
+    else:  # ranks speak for others
+        address = world.allgather(own)[max(parents[rank], 0)]
     return _engine.Engine(options, rendezvous, address, key, transport)
 
 

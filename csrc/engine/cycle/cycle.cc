@@ -38,9 +38,12 @@ Cycle::Cycle(const EngineOptions& options, ControlPlane& control,
       params_(options.params),
       most_slots_(options.params.cache_capacity),
       stalls_(options.stall_warning_seconds, options.stall_shutdown_seconds, size_, Clock::now(),
-              options.host_names),
+              options.host_names, control.tree().height(0)),
       executor_(&timeline) {
   if (rank_ == 0) coordinator_ = std::make_unique<Coordinator>(size_, options.params, &timeline_);
+  const Tree& tree = control_.tree();
+  if (rank_ != 0 && !tree.is_leaf(rank_)) relay_ = std::make_unique<Relay>(tree, rank_, cache_);
+  branches_.resize(static_cast<size_t>(size_));
   // Making communicators already communicates, and so calls on_wait(): all members are there.
   add_set(0, ProcessSetTable(size_).global());
 }
@@ -57,7 +60,7 @@ void Cycle::run() {
       if (coordinator_) counters.skew_ns = coordinator_->skew().count();
     }
     check_connections(start);
-    watch_coordinator(heard, start);
+    watch_coordinator(heard_parent_ || own_count_ > 0, start);
     check_device();
     executor_.write_device_timeline();
   } catch (const std::exception& error) {
@@ -71,33 +74,51 @@ void Cycle::run() {
 // Say what is due, hear what has come, do what was decided. False when there was nothing.
 bool Cycle::exchange() {
   collect();
-  for (size_t i = 0; i < own_count_; ++i) {
-    if (coordinator_) {
-      coordinator_->add(0, own_[i], Clock::now());
-    } else {
-      encode(own_[i], encoded_);
-      control_.send_all(FrameType::requests, encoded_);
-    }
-  }
+  for (size_t i = 0; i < own_count_; ++i) say(own_[i]);
   control_.pump(frames_);
   const bool heard = !frames_.empty();
+  heard_parent_ = false;
   handle_frames();
+  if (relay_ && !status_.stopped) send_relayed();
   if (coordinator_ && !status_.stopped) {
-    for (const std::string& text : stalls_.check(*coordinator_, Clock::now())) {
+    const ControlPlane* blaming = control_.tree().is_star() ? nullptr : &control_;
+    for (const std::string& text : stalls_.check(*coordinator_, Clock::now(), blaming)) {
       log(LogLevel::warning, text);
     }
     lists_.clear();
     coordinator_->take(lists_);
+    if (blaming != nullptr) watch_pending();
     send_and_process();
   }
   return heard || own_count_ > 0;
+}
+
+void Cycle::say(const RequestList& list) {
+  if (coordinator_) return coordinator_->add(0, list, Clock::now());
+  if (relay_) return relay_->add(list, Clock::now());
+  encode(list, encoded_);
+  control_.send_up(FrameType::requests, encoded_);
+}
+
+void Cycle::send_relayed() {
+  relay_->take(relayed_, Clock::now());
+  if (relayed_.empty()) return;
+  encode(relayed_, encoded_);
+  control_.send_up(FrameType::relayed, encoded_);
+}
+
+// Where ranks speak for others: is one of them silent, which must not be taken for those below it?
+void Cycle::watch_pending() {
+  if (!lists_.empty() || !coordinator_->has_pending()) return pending_.restart();
+  const auto now = Clock::now();
+  if (pending_.look(now) >= long_wait) control_.ask(now);
 }
 
 // `lists_`, to all ranks and here.
 void Cycle::send_and_process() {
   for (const ResponseList& list : lists_) {
     encode(list, encoded_);
-    control_.send_all(FrameType::responses, encoded_);
+    control_.send_down(FrameType::responses, encoded_);
   }
   for (ResponseList& list : lists_) {
     process(list);
@@ -170,19 +191,21 @@ void Cycle::announce(TensorEntry& entry) {
 void Cycle::handle_frames() {
   while (!frames_.empty() && !status_.stopped) {
     frames_.take_front(frame_);
+    const bool is_from_above = frame_.rank == control_.tree().parent(rank_);
+    heard_parent_ = heard_parent_ || is_from_above;
     switch (frame_.type) {
       case FrameType::requests:
-        if (!coordinator_) refuse_frame("requests");
-        decode(frame_.payload, frame_.rank, heard_);
-        coordinator_->add(frame_.rank, heard_, Clock::now());
+      case FrameType::relayed:
+        if (is_from_above) refuse_frame("requests");
+        ++executor_.counters().heard;
+        frame_.type == FrameType::requests ? heard_requests() : heard_relayed();
         break;
       case FrameType::responses:
-        if (coordinator_) refuse_frame("responses");
+        if (!is_from_above) refuse_frame("responses");
         heard_responses();
         break;
-      case FrameType::abort:
+      case FrameType::abort:  // the control plane has passed it on
         fail_everything(frame_.payload, true);
-        if (coordinator_) control_.send_all(FrameType::abort, frame_.payload);
         break;
       case FrameType::goodbye:
         heard_goodbye(frame_);
@@ -201,6 +224,31 @@ void Cycle::refuse_frame(const char* what) const {
                     " here, got some from rank " + std::to_string(frame_.rank) + " (on rank " +
                     std::to_string(rank_) + " of " + std::to_string(size_) +
                     "); do all ranks run the same version of this package?");
+}
+
+// Of one rank that reports to this one.
+void Cycle::heard_requests() {
+  decode(frame_.payload, frame_.rank, heard_);
+  if (relay_) return relay_->hear(frame_.rank, heard_, Clock::now());
+  coordinator_->add(frame_.rank, heard_, Clock::now());
+}
+
+// Of several ranks, by one that speaks for them.
+void Cycle::heard_relayed() {
+  decode(frame_.payload, frame_.rank, relayed_);
+  const auto now = Clock::now();
+  if (relay_) return relay_->hear(frame_.rank, relayed_, now);
+  for (const RelayedList& each : relayed_) {
+    check_relayed(each, frame_.rank, control_.tree());
+    decode_relayed(each, frame_.rank, heard_);
+    if (!each.is_branch) {
+      coordinator_->add(each.rank, heard_, now);
+      continue;
+    }
+    std::vector<int>& ranks = branches_[static_cast<size_t>(each.rank)];
+    if (ranks.empty()) ranks = control_.tree().branch(each.rank);
+    for (const int rank : ranks) coordinator_->add(rank, heard_, now);
+  }
 }
 
 void Cycle::heard_responses() {
@@ -223,6 +271,7 @@ void Cycle::process(ResponseList& list) {
   zeros_.entries.clear();
   zeros_.memory.clear();
   ++processed_;
+  if (relay_) relay_->follow(list, processed_);
   if (executor_.has_open_check() && processed_ >= check_ends_at_) finish_check();
   if (list.shutdown) {
     // Not before: a rank that ends while others still work with it is missed.
@@ -444,8 +493,9 @@ void Cycle::use_device(DeviceBackend backend) {
 
 Cycle::Clock::time_point Cycle::next_check(Clock::time_point now, bool in_flight) const {
   const bool may_stall = coordinator_ ? coordinator_->has_pending() : in_flight;
-  if (may_stall && stalls_.enabled()) return now + StallInspector::interval;
-  return control_.has_other_hosts() ? now + ControlPlane::interval : Clock::time_point::max();
+  const auto due = relay_due();
+  if (may_stall && stalls_.enabled()) return std::min(due, now + StallInspector::interval);
+  return control_.has_other_hosts() ? std::min(due, now + ControlPlane::interval) : due;
 }
 
 Cycle::Clock::time_point Cycle::next_device_timeline(Clock::time_point now) {
@@ -525,9 +575,11 @@ void Cycle::watch_coordinator(bool heard, Clock::time_point now) {
   if (heard || !has_operations_) return answer_.restart();
   if (answer_.look(now) < long_wait) return;
   control_.ask(now);
+  const Tree& tree = control_.tree();
   for (const Silent& each : control_.silent()) {
-    if (each.rank != 0) continue;
-    const std::string warning = stalls_.check_coordinator(each.seconds, rank_ == 1);
+    if (!tree.is_in_branch(rank_, each.rank)) continue;
+    const bool is_first = rank_ == tree.children(each.rank)[0];
+    const std::string warning = stalls_.check_coordinator(each, is_first);
     if (!warning.empty()) log(LogLevel::warning, warning);
   }
 }

@@ -18,6 +18,7 @@
 #include "engine/execute/executor.h"
 #include "engine/guarded.h"
 #include "engine/negotiation/coordinator.h"
+#include "engine/negotiation/relay.h"
 #include "engine/negotiation/response_cache.h"
 #include "engine/negotiation/stall.h"
 #include "engine/operation/process_set.h"
@@ -45,6 +46,8 @@ class Cycle {
   void run();
   // Response lists so far.
   uint64_t processed() const { return processed_; }
+  // When what is held for other ranks wants a turn; `max`: never.
+  Clock::time_point relay_due() const { return relay_ ? relay_->due() : Clock::time_point::max(); }
   // When something here wants a turn though nothing is announced and heard; `max`: never.
   // `in_flight`: operations of this rank are.
   Clock::time_point next_check(Clock::time_point now, bool in_flight) const;
@@ -71,7 +74,12 @@ class Cycle {
   void collect();
   RequestList& new_list(int64_t step);
   void announce(TensorEntry& entry);
+  void say(const RequestList& list);
+  void send_relayed();
+  void watch_pending();
   void handle_frames();
+  void heard_requests();
+  void heard_relayed();
   [[noreturn]] void refuse_frame(const char* what) const;
   void heard_responses();
   void process(ResponseList& list);
@@ -117,6 +125,10 @@ class Cycle {
   std::vector<RequestList> own_;  // this rank says the first `own_count_` of them
   size_t own_count_ = 0;
   std::string encoded_;
+  std::unique_ptr<Relay> relay_;  // only ranks that have a parent and children have one
+  std::vector<RelayedList> relayed_;
+  std::vector<std::vector<int>> branches_;  // by their top, as far as they were looked up
+  bool heard_parent_ = false;               // in this turn
   bool shutdown_announced_ = false;
   // By rank it tells who has done all that it had to, and may leave.
   std::vector<bool> said_goodbye_;
@@ -143,6 +155,7 @@ class Cycle {
   WaitWatch transfer_;   // it knows how long the transfer has gone on
   // It knows how long the coordinator has said nothing to what is in flight.
   WaitWatch answer_;
+  WaitWatch pending_;  // the same of the coordinator's: how long it has had nothing to say
   bool has_operations_ = false;  // some were in flight when `collect` looked
   std::vector<int> gone_;        // these ranks ended after the goodbye
   Zeros zeros_;

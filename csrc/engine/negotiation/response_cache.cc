@@ -18,6 +18,11 @@ int64_t ResponseCache::find(const SharedRequest& request) {
   return found->second;
 }
 
+int64_t ResponseCache::slot_of(const std::string& name) const {
+  const auto found = slot_of_.find(name);
+  return found == slot_of_.end() ? -1 : found->second;
+}
+
 const CacheEntry* ResponseCache::at(int64_t slot) const {
   const auto index = static_cast<size_t>(slot);
   return index < slots_.size() && slots_[index].occupied ? &slots_[index].entry : nullptr;
@@ -29,12 +34,18 @@ void ResponseCache::put(int64_t slot, CacheEntry entry) {
   erase(slot);
   slot_of_[entry.request->name] = slot;
   entry.request.set_likely_slot(slot);
+  ++version_;
+  if (of_all_.size() <= index / 64) of_all_.resize(index / 64 + 1, 0);
+  if (entry.request->process_set == 0) of_all_[index / 64] |= uint64_t{1} << (index % 64);
   slots_[index] = {true, std::move(entry), nullptr};
 }
 
 void ResponseCache::erase(int64_t slot) {
   if (at(slot) == nullptr) return;
-  Slot& erased = slots_[static_cast<size_t>(slot)];
+  ++version_;
+  const auto index = static_cast<size_t>(slot);
+  of_all_[index / 64] &= ~(uint64_t{1} << (index % 64));
+  Slot& erased = slots_[index];
   const auto found = slot_of_.find(erased.entry.request->name);
   if (found != slot_of_.end() && found->second == slot) slot_of_.erase(found);
   erased = Slot{};

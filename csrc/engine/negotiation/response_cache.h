@@ -27,8 +27,14 @@ class ResponseCache {
  public:
   // Slot of an agreed request equal to `request`, or -1.
   int64_t find(const SharedRequest& request);
+  // Slot of an agreed request of that name, or -1.
+  int64_t slot_of(const std::string& name) const;
   // nullptr when the slot is empty.
   const CacheEntry* at(int64_t slot) const;
+  // Of the slots 64 * word + bit those that hold a request of all ranks, as bits.
+  uint64_t slots_of_all(size_t word) const { return word < of_all_.size() ? of_all_[word] : 0; }
+  // It is another one after every change of what the slots hold.
+  uint64_t version() const { return version_; }
   void put(int64_t slot, CacheEntry entry);
   void erase(int64_t slot);
 
@@ -47,6 +53,8 @@ class ResponseCache {
     TensorEntry* announced = nullptr;
   };
   std::vector<Slot> slots_;
+  std::vector<uint64_t> of_all_;
+  uint64_t version_ = 0;
   std::unordered_map<std::string, int64_t> slot_of_;
 };
 

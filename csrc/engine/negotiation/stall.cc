@@ -34,15 +34,17 @@ std::chrono::nanoseconds WaitWatch::look(TimePoint now) {
   return waited_;
 }
 
-std::vector<std::string> StallInspector::check(const Coordinator& coordinator, TimePoint now) {
+std::vector<std::string> StallInspector::check(const Coordinator& coordinator, TimePoint now,
+                                               const ControlPlane* control) {
   std::vector<std::string> warnings;
   if (!enabled() || !coordinator.has_pending() || now - last_check_ < interval) return warnings;
   const Seconds since_last = now - last_check_;
   last_check_ = now;
   const double shortest = shutdown_s_ > 0 ? std::min(shutdown_s_, warning_s_) : warning_s_;
-  for (const Stalled& stalled : coordinator.stalled(now, Seconds(shortest))) {
+  for (Stalled& stalled : coordinator.stalled(now, Seconds(shortest))) {
+    if (control != nullptr) stalled.missing_ranks = control->to_blame(stalled.missing_ranks);
     const double age_s = stalled.age.count();
-    if (shutdown_s_ > 0 && age_s >= shutdown_s_) throw EngineError(text_of(stalled));
+    if (shutdown_s_ > 0 && age_s >= shutdown_s_ + hearsay_s_) throw EngineError(text_of(stalled));
     if (warnings_due(age_s, warning_s_) > warnings_due(age_s - since_last.count(), warning_s_)) {
       warnings.push_back(text_of(stalled));
     }
@@ -62,7 +64,8 @@ std::string StallInspector::check_transfer(const std::string& what,
                                            const std::vector<Silent>& silent, bool is_first) {
   if (!enabled()) return "";
   const double age_s = age.count();
-  const bool ends = shutdown_s_ > 0 && age_s >= shutdown_s_ + (is_first ? 0 : grace_s);
+  const double later_s = (is_first ? 0 : grace_s) + (silent.empty() ? hearsay_s_ : 0);
+  const bool ends = shutdown_s_ > 0 && age_s >= shutdown_s_ + later_s;
   if (!ends && !(is_due(age_s) && is_first)) return "";
   std::string text =
       what + " has been under way for " + std::to_string(static_cast<int>(age_s)) + " s";
@@ -80,11 +83,12 @@ std::string StallInspector::check_transfer(const std::string& what,
   return text;
 }
 
-std::string StallInspector::check_coordinator(int silent_s, bool is_first) {
+std::string StallInspector::check_coordinator(const Silent& silent, bool is_first) {
+  const int silent_s = silent.seconds;
   if (!enabled() || silent_s == 0) return "";
   const bool ends = shutdown_s_ > 0 && silent_s >= shutdown_s_;
   if (!ends && !(is_due(silent_s) && is_first)) return "";
-  const std::string text = "rank " + named({0}) + " (of " + std::to_string(size_) +
+  const std::string text = "rank " + named({silent.rank}) + " (of " + std::to_string(size_) +
                            "), which all wait for, has not answered for " +
                            std::to_string(silent_s) +
                            " s; is its process stopped, or its machine out of memory?";

@@ -30,12 +30,14 @@ class WaitWatch {
 class StallInspector {
  public:
   // Seconds; 0: no check, and never. `size`: ranks of the job; `host_names`: by rank, or empty.
+  // `levels`: of the control tree; silence is known a moment later for each.
   StallInspector(double warning_seconds, double shutdown_seconds, int size, TimePoint now,
-                 std::vector<std::string> host_names = {})
+                 std::vector<std::string> host_names = {}, int levels = 1)
       : warning_s_(warning_seconds),
         shutdown_s_(shutdown_seconds),
         size_(size),
         host_names_(std::move(host_names)),
+        hearsay_s_(levels > 1 ? 1.5 * (levels - 1) : 0),
         last_check_(now) {}
 
   bool enabled() const { return warning_s_ > 0; }
@@ -43,14 +45,17 @@ class StallInspector {
   static constexpr std::chrono::milliseconds interval{250};
   // Returns the warnings that are due; throws EngineError for a tensor that has waited for the
   // shutdown time.
-  std::vector<std::string> check(const Coordinator& coordinator, TimePoint now);
+  // `control`: where it is given, it knows who of the missing is to blame.
+  std::vector<std::string> check(const Coordinator& coordinator, TimePoint now,
+                                 const ControlPlane* control = nullptr);
   // A transfer, of which `what` tells people, that has lasted for `age`. `is_first`: this rank is
   // the one that speaks for all; another ends the job only where that one has not done so. Returns
   // the warning that is due, or "".
   std::string check_transfer(const std::string& what, std::chrono::duration<double> age,
                              const std::vector<Silent>& silent, bool is_first);
-  // The coordinator, by another rank that waits for its answer; as `check_transfer`.
-  std::string check_coordinator(int silent_s, bool is_first);
+  // The coordinator, or a rank by way of which it is heard, by another rank that waits for the
+  // answer; as `check_transfer`.
+  std::string check_coordinator(const Silent& silent, bool is_first);
 
   // "1, 2", and their hosts where they are known: "1, 2 on host-b".
   std::string named(const std::vector<int>& ranks) const;
@@ -63,6 +68,7 @@ class StallInspector {
   double shutdown_s_;
   int size_;
   std::vector<std::string> host_names_;
+  double hearsay_s_;  // who is silent may be known so much later than to the neighbours
   TimePoint last_check_;
   double warned_s_ = 0;  // what was looked at last was so old then
 };

@@ -13,6 +13,7 @@ struct Counters {
   int64_t responses = 0;
   int64_t cycles = 0;
   int64_t messages = 0;
+  int64_t heard = 0;  // messages of requests, by ranks that others report to
   int64_t cache_hits = 0;
   int64_t cache_misses = 0;
   int64_t payload_bytes = 0;

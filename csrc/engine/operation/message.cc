@@ -168,6 +168,8 @@ void get_kind(Reader& in, OperationKind& kind) {
 constexpr size_t least_item_bytes = sizeof(int64_t) + sizeof(bool);
 // Of a request or a response: its kind and some of its counts.
 constexpr size_t least_entry_bytes = 32;
+// Of a list that is passed on: its rank, a flag and its length.
+constexpr size_t least_relayed_bytes = sizeof(int32_t) + sizeof(bool) + sizeof(uint32_t);
 
 void put_request(Writer& out, const Request& request) {
   put_kind(out, request);
@@ -452,6 +454,39 @@ ResponseList decode(const std::string& bytes, int sender, ResponsePool& pool) {
   }
   in.end();
   return list;
+}
+
+void encode(const std::vector<RelayedList>& lists, std::string& bytes) {
+  Writer out(bytes);
+  out.put(static_cast<uint32_t>(lists.size()));
+  for (const RelayedList& each : lists) {
+    out.put(each.rank);
+    out.put(each.is_branch);
+    out.put_text(each.list);
+  }
+}
+
+void decode(const std::string& bytes, int sender, std::vector<RelayedList>& lists) {
+  Reader in(bytes, "message of lists of requests", sender);
+  const uint32_t count = in.get_count("number of lists", least_relayed_bytes);
+  lists.resize(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    in.enter("list", i);
+    in.get("rank", lists[i].rank, int32_t{0}, std::numeric_limits<int32_t>::max());
+    in.get("is of a branch", lists[i].is_branch);
+    in.get("requests", lists[i].list);
+  }
+  in.end();
+}
+
+void decode_relayed(const RelayedList& relayed, int sender, RequestList& list) {
+  try {
+    decode(relayed.list, relayed.rank, list);
+  } catch (const EngineError& error) {
+    if (relayed.rank == sender) throw;
+    throw EngineError(std::string(error.what()) + " (passed on by rank " + std::to_string(sender) +
+                      ")");
+  }
 }
 
 }  // namespace autotune

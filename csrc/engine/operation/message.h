@@ -2,6 +2,7 @@
 //
 //   Request      one tensor that a rank is ready to communicate
 //   RequestList  one rank -> coordinator: hits in the response cache, new requests, flags
+//   RelayedList  what a rank that speaks for others sends up: one list of them
 //   Response     the coordinator's decision about one operation: the tensors that fuse into it
 //   ResponseList coordinator -> all ranks: responses in the one global order, parameter changes
 //
@@ -173,6 +174,13 @@ struct RequestList {
   void set_hit(int64_t slot);
 };
 
+// A list of requests on its way through the control tree (negotiation/relay.h).
+struct RelayedList {
+  int32_t rank = 0;        // it said so
+  bool is_branch = false;  // and so did every rank below it: the same
+  std::string list;        // it is encoded
+};
+
 // One tensor of a response.
 struct ResponseItem {
   std::string name;
@@ -229,9 +237,13 @@ class ResponsePool {
 // Into earlier bytes, whose memory is used again.
 void encode(const RequestList& list, std::string& bytes);
 void encode(const ResponseList& list, std::string& bytes);
+void encode(const std::vector<RelayedList>& lists, std::string& bytes);
 // Into an earlier list, whose memory is used again. `sender`: the rank that the bytes are from.
 // Throws EngineError that names it and the field that is wrong.
 void decode(const std::string& bytes, int sender, RequestList& list);
 ResponseList decode(const std::string& bytes, int sender, ResponsePool& pool);
+void decode(const std::string& bytes, int sender, std::vector<RelayedList>& lists);
+// What `sender` has passed on; the error names both.
+void decode_relayed(const RelayedList& relayed, int sender, RequestList& list);
 
 }  // namespace autotune

@@ -37,11 +37,12 @@ def ask(soft: int, hard: int, count: int) -> tuple[str | None, int]:
         ((0, 0, 1, 1), 0, "mpi", 3 + 2),
         ((0, 0, 1, 1), 3, "mpi", 1 + 2),
         ((0, 0, 1, 1), 0, "tcp", 3 + 1 + 4 * 2),
-        (tuple(range(257)), 5, "tcp", 1 + 2 * 256),
-        (tuple(range(2048)), 0, "tcp", 2047 + 2047),
+        (tuple(range(257)), 5, "tcp", 1 + 6 + 2 * 256),
+        (tuple(range(257)), 256, "tcp", 1 + 2 * 256),
+        (tuple(range(2048)), 0, "tcp", 7 + 2047),
     ],
 )
-def test_rank_0_has_a_connection_with_all_and_tcp_has_streams(
+def test_ranks_have_connections_with_those_that_report_to_them_and_tcp_has_streams(
     hosts: tuple[int, ...], rank: int, kind: str, connections: int
 ) -> None:
     assert needed(place(rank, hosts), kind) == OWN + connections  # type: ignore[arg-type]
