@@ -113,6 +113,8 @@ def draw(seed: int, fault: Fault) -> Plan:
         environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = "5"
     if fault.rows or chance.random() < 0.3:
         environ |= TUNING
+    if random.Random(f"tree {seed}").random() < 0.4:  # ranks that speak for others
+        environ["HOROVOD_CONTROL_FANOUT"] = "1"
     plan = Plan(
         seed=seed,
         fault=fault,

@@ -317,9 +317,10 @@ class Trial:
             if not late and not self._is_named(rank, said):
                 wrong.append(f"rank {rank} was told: {said}")
         others = [text.partition(" ")[2] for text in self.outcome.errors.values()]
-        # Where rank 0 is stopped each of the others finds it out by itself, and mpirun may end them
-        # when the first one has; that one has said what is wrong.
-        finds_out_alone = fault.name == "stop" and self.plan.victim == 0
+        # Where the one is stopped by whom others are told, each of those finds it out by itself,
+        # and mpirun may end them when the first one has; that one has said what is wrong.
+        speaks = self.plan.victim == 0 or "HOROVOD_CONTROL_FANOUT" in self.plan.environ
+        finds_out_alone = fault.name == "stop" and speaks
         needs_all = fault.name in ("stop", "cable down") and not right and not late
         fewest = 1 if finds_out_alone else sum(self.plan.ranks) - (fault.name == "stop")
         if needs_all and len(others) < fewest:

@@ -25,7 +25,8 @@ BIN = Path(sys.executable).parent
 PARALLEL_SIZES = (1, 2, 4)
 WITHOUT_MPI_SIZES = (2, 4)
 WITHOUT_MPI = tuple(
-    f"parallel/test_{name}.py" for name in ("init", "collectives", "process_sets", "strangers")
+    f"parallel/test_{name}.py"
+    for name in ("init", "collectives", "control_tree", "process_sets", "strangers")
 )
 """Those of tests/parallel that also run without MPI where the tier runs with it."""
 GPU_SIZES = (2, 4)

@@ -70,6 +70,24 @@ def test_a_killed_rank_ends_the_job_and_the_others_know_which(
         assert "rank 1 on" in err
 
 
+@pytest.mark.parametrize("launcher", ["horovodrun", "without MPI"])
+def test_a_killed_rank_that_speaks_for_another_is_named_on_both_sides(
+    launcher: str, commands: Commands
+) -> None:
+    words = [*LAUNCHERS[launcher], sys.executable, PEERS, "train", commands.folder]
+    process = commands.start(*words, HOROVOD_CONTROL_FANOUT="1")
+    victim = pids(commands.folder)[1]
+    time.sleep(0.5)
+    os.kill(victim, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    told = sorted(commands.folder.glob("error-[02]"))
+    assert len(told) >= (2 if launcher == "without MPI" else 1), err
+    for file in told:
+        expected = r"rank 1 on \S+ ended its process .*\(seen on rank [02] of 3\)"
+        assert re.search(expected, file.read_text())
+
+
 @pytest.mark.parametrize("launcher", ["mpirun", "without MPI"])
 def test_a_killed_rank_is_seen_though_a_child_that_it_forked_lives(
     launcher: str, commands: Commands

@@ -70,6 +70,24 @@ def test_a_rank_stopped_in_a_transfer_is_named_and_the_job_ends_at_the_shutdown_
     assert all(named in text for text in errors), errors
 
 
+def test_a_stopped_rank_that_speaks_for_another_is_named_and_the_other_is_not(
+    commands: Commands,
+) -> None:
+    times = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "8", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10"}
+    process = start(commands, "one host", HOROVOD_CONTROL_FANOUT="1", **times)
+    stopped = stop(commands.folder, 1)
+    try:
+        _, err = process.communicate(timeout=90)
+    finally:
+        if process.poll() is None:
+            os.kill(stopped, signal.SIGCONT)
+    assert process.returncode != 0
+    errors = [file.read_text() for file in commands.folder.glob("error-[0-9]")]
+    assert errors, err
+    named = f"rank 1 on {host_of(1, 'one host')} (of 3)"
+    assert all(named in text for text in errors), errors
+
+
 def test_a_rank_that_is_stopped_and_goes_on_is_only_warned_of(
     commands: Commands,
 ) -> None:

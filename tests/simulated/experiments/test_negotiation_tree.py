@@ -94,3 +94,38 @@ def test_a_tree_reaches_16384_ranks_in_the_time_in_which_a_star_reaches_some_hun
     tall = simulated_us(Job(hosts=2048, host_ranks=8, fan=16), costs)
     assert tall < formula_us(Job(hosts=2048, host_ranks=8, fan=16), costs) < 500
     assert simulated_us(Job(hosts=2048, host_ranks=8), costs) > 50 * tall
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 7, 40])
+def test_any_tree_is_played_as_the_star_and_trees_over_hosts_are(hosts: int) -> None:
+    of_rank = [rank // 4 for rank in range(4 * hosts)]
+    star = [-1, *[0] * (4 * hosts - 1)]
+    job = Job(hosts=hosts, host_ranks=4)
+    assert tree.played_us(star, of_rank, COSTS) == pytest.approx(simulated_us(job, COSTS))
+    for fan in (2, 5):
+        over_hosts = [-1, *([0] * 3)]
+        for leader in range(1, hosts):
+            over_hosts += [4 * ((leader - 1) // fan), *([4 * leader] * 3)]
+        played = tree.played_us(over_hosts, of_rank, COSTS)
+        job = Job(hosts=hosts, host_ranks=4, fan=fan)
+        assert played == pytest.approx(simulated_us(job, COSTS), rel=0.1)
+
+
+def test_the_engines_tree_keeps_64_ranks_of_a_host_below_a_star_of_32() -> None:
+    stored = json.loads(tree.STORED.read_text())
+    real = tree.processes()
+    costs = tree.costs_of_processes(tree.costs_of(stored), real)
+    parents = tree._engine.control_parents([0] * 64)
+    assert parents.count(0) == 8
+    assert tree.played_us(parents, [0] * 64, costs) < real[32]
+    assert tree._engine.control_parents([0] * 32) == [-1, *[0] * 31]
+
+
+def test_the_engines_fan_out_is_about_the_best_of_those_that_can_be_forced() -> None:
+    stored = json.loads(tree.STORED.read_text())
+    costs = tree.costs_of_processes(tree.costs_of(stored), tree.processes())
+    for ranks in (48, 64, 128):
+        hosts = [0] * ranks
+        own = tree.played_us(tree._engine.control_parents(hosts), hosts, costs)
+        forced = (tree._engine.control_parents(hosts, fan) for fan in range(2, ranks))
+        assert own < 1.15 * min(tree.played_us(parents, hosts, costs) for parents in forced)
