@@ -17,7 +17,7 @@ from horovod.common import basics
 
 TENSORS = 161
 WARM_UP, STEPS, ROUNDS = 100, 100, 11
-COUNTED = ("protocol_ns", "skew_ns", "pack_ns", "transfer_ns", "unpack_ns", "messages")
+COUNTED = ("protocol_ns", "skew_ns", "pack_ns", "transfer_ns", "unpack_ns", "messages", "heard")
 
 hvd.init()
 engine = basics.engine()

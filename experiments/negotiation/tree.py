@@ -1,4 +1,4 @@
-"""Negotiation by a star and by a tree over hosts: simulated, and by a formula, to 16,384 ranks.
+"""Negotiation by a star and by trees: simulated, and by a formula, to 16,384 ranks.
 
     python experiments/negotiation/tree.py                # prints the tables of the README
     python experiments/negotiation/tree.py --bench BENCH  # runs negotiation_bench anew before that
@@ -18,6 +18,9 @@ until the last rank has the answer:
 
 a: decide and encode; b, b': read a message, and send one, within a host and between hosts; L: the
 latency of a hop between hosts. The tree's formula takes every level as full.
+
+The shapes that the engine makes (csrc/control/tree.h) are played as they are: whom each rank
+reports to comes from it.
 """
 
 from __future__ import annotations
@@ -33,11 +36,15 @@ from typing import Any
 
 import numpy as np
 
+from horovod import _engine
+
 HERE = Path(__file__).resolve().parent
 STORED = HERE / "bench.json"
 PROCESSES = HERE / "results.json"
 LATENCY_US = 25.0
 """From one host to another: assumed, not measured."""
+NEAR_HOP_US = 15.0
+"""One more rank on the way within a host, there and back: assumed, as csrc/control/tree.cc does."""
 HOST_RANKS = 8
 FANS: dict[str, int | None] = {
     "star": None,
@@ -46,6 +53,8 @@ FANS: dict[str, int | None] = {
 }
 """Leaders that report to one; with ``leaders`` all of them report to rank 0."""
 RANKS = (64, 256, 1024, 4096, 16384)
+ON_ONE_HOST = (16, 32, 48, 64, 96, 128)
+FORCED = (4, 6, 8, 12, 16)
 FITTED = range(2, 17)
 """Numbers of ranks that decide the constants; the others are predicted."""
 
@@ -161,6 +170,40 @@ def _star_us(job: Job, costs: Costs, ready_us: np.ndarray) -> float:
     clock += len(far) * costs.far_send
     answered = clock + costs.latency + costs.far_read if far else clock
     return max(answered, clock + len(near) * costs.near_send)
+
+
+def played_us(parents: Sequence[int], hosts: Sequence[int], costs: Costs) -> float:
+    """Return the same as ``simulated_us`` for any tree, all ranks announcing at once.
+
+    Args:
+        parents: Whom each rank reports to, a lower rank; -1 for rank 0.
+        hosts: Number of each rank's host.
+        costs: Of a node; who speaks for others of its host pays ``NEAR_HOP_US`` besides.
+    """
+    children: list[list[int]] = [[] for _ in parents]
+    for rank, parent in enumerate(parents[1:], 1):
+        children[parent].append(rank)
+    up = [0.0] * len(parents)
+    for rank in reversed(range(len(parents))):
+        arrivals = []
+        for child in children[rank]:
+            near = hosts[child] == hosts[rank]
+            sent = up[child] + (0.0 if near else costs.far_send + costs.latency)
+            arrivals.append((sent, costs.near_read if near else costs.far_read))
+        up[rank] = _served(0.0, arrivals)
+        if rank and children[rank] and hosts[rank] == hosts[parents[rank]]:
+            up[rank] += NEAR_HOP_US
+    down = [0.0] * len(parents)
+    down[0] = up[0] + costs.decide
+    end = 0.0
+    for rank in range(len(parents)):
+        clock = down[rank]
+        for child in children[rank]:
+            near = hosts[child] == hosts[rank]
+            clock += costs.near_send if near else costs.far_send
+            down[child] = clock + (0.0 if near else costs.latency + costs.far_read)
+        end = max(end, clock)
+    return max(end, *down)
 
 
 def _served(ready: float, arrivals: Sequence[tuple[float, float]]) -> float:
@@ -291,13 +334,32 @@ def measured_table(name: str, points: Points, costs: Costs) -> str:
 
 def scale_table(costs: Costs) -> str:
     """Return the star and trees, in microseconds: the formula, and in brackets the simulation."""
-    head = ["ranks", "hosts", *FANS]
+    head = ["ranks", "hosts", *FANS, "the engine's"]
     rows = []
     for ranks in RANKS:
         cells = [f"{ranks:,}", f"{ranks // HOST_RANKS:,}"]
         for fan in FANS.values():
             job = Job(hosts=ranks // HOST_RANKS, host_ranks=HOST_RANKS, fan=fan)
             cells.append(f"{formula_us(job, costs):,.0f} ({simulated_us(job, costs):,.0f})")
+        hosts = [rank // HOST_RANKS for rank in range(ranks)]
+        parents = _engine.control_parents(hosts)
+        cells.append(f"({played_us(parents, hosts, costs):,.0f}), {parents.count(0)} at rank 0")
+        rows.append(cells)
+    return table(head, rows)
+
+
+def host_table(costs: Costs) -> str:
+    """Return trees within one host, simulated, in microseconds."""
+    head = ["ranks of one host", "star", "the engine's", *(f"fan-out {fan}" for fan in FORCED)]
+    rows = []
+    for ranks in ON_ONE_HOST:
+        hosts = [0] * ranks
+        star = played_us([-1, *[0] * (ranks - 1)], hosts, costs)
+        own = _engine.control_parents(hosts)
+        cells = [str(ranks), f"{star:.0f}"]
+        cells.append(f"{played_us(own, hosts, costs):.0f}, {own.count(0)} at rank 0")
+        for fan in FORCED:
+            cells.append(f"{played_us(_engine.control_parents(hosts, fan), hosts, costs):.0f}")
         rows.append(cells)
     return table(head, rows)
 
@@ -320,6 +382,7 @@ def report(stored: Mapping[str, Any]) -> str:
             f"L = {each.latency:g}; hosts of {HOST_RANKS} ranks, microseconds:"
         )
         parts.append(scale_table(each))
+    parts.append(host_table(costs_of_processes(costs, real)))
     return "\n\n".join(parts)
 
 
