@@ -18,9 +18,10 @@ from pathlib import Path
 NICE = 16
 """Lets a thread have 2.8 % of a core beside one busy thread of a rank (weights 29 and 1,024).
 
-The most that keeps steps within 3 % of what they are without it: the 10 to 20 ms of CPU time of a
-plan then take about half a second. At 19 they take a whole one, at 10 steps are up to 10 % longer;
-an idle priority (weight 3) would leave a plan five seconds.
+A plan takes 20 to 30 ms of CPU time, about half a second where the ranks leave no core idle. While
+it is under way, steps take a tenth to a fifth longer on 2 cores, in all less than the plan's own
+CPU time; at 19 no less, at 10 more (experiments/planning_cost). An idle priority (weight 3) would
+leave a plan five seconds.
 """
 
 ROOT = Path("/")

@@ -23,6 +23,7 @@ from autotune.tuning.comparing.certify import (
 from autotune.tuning.comparing.pairs import PairedWindows
 from autotune.tuning.events import Event, Events, Plan
 from autotune.tuning.exploring.explore import WORTH_HAVING, Explore
+from autotune.tuning.exploring.gains import log_ratio_of
 from autotune.tuning.exploring.search import Search
 from autotune.tuning.inforce import InForce
 from autotune.tuning.steps.records import StepRecord, TunerSettings
@@ -206,7 +207,7 @@ class Run:
         if incumbent.trial_id == 0:
             reason = f"none of {len(self.trials) - 1} other settings beat the default"
             self._keep_default(reason, bound=0.0)
-        elif gain is not None and gain.estimate < WORTH_HAVING:
+        elif gain is not None and log_ratio_of(gain).mean < math.log1p(WORTH_HAVING):
             reason = messages.not_worth_reason(incumbent, gain, names=names)
             self._keep_default(reason, bound=max(gain.high, 0.0))
         else:

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +116,15 @@ def slow_link(name: str, seed: int) -> Slow:
     )
 
 
-@cache
+_surfaces: dict[tuple[str, bool], Surface] = {}
+
+
 def _surface(name: str, *, is_slow: bool = False) -> Surface:
     whole = name.removesuffix(SHORT)
-    surface = surface_of(LINKS[whole]) if is_slow else all_surfaces()[whole]
-    return surface if whole == name else _with_short_steps(surface)
+    if (name, is_slow) not in _surfaces:
+        surface = surface_of(LINKS[whole]) if is_slow else all_surfaces()[whole]
+        _surfaces[name, is_slow] = surface if whole == name else _with_short_steps(surface)
+    return _surfaces[name, is_slow]
 
 
 def _with_short_steps(surface: Surface) -> Surface:
