@@ -49,6 +49,8 @@ def report(results: dict[str, Any]) -> None:
         print(f"{name:8}  {during_ms / quiet_ms:.3f}  {each}  {steps}  {cpu}  {wall}")
     quiet = [plan["quiet_ms"] for plans in results["paired"].values() for plan in plans]
     print(f"a quiet step: {spread(quiet)} ms")
+    if not any(results["first_act"].values()):
+        return
     print("\nvariant   steps to DONE   plans   steps to a plan   CPU ms   imports s (CPU)")
     print("          first reading of the default over later ones   the rest, CPU us a step")
     for name, jobs in results["first_act"].items():
