@@ -20,9 +20,4 @@ def test_a_tensor_is_left_alone_once_its_operation_has_failed(
     words = ["mpirun", "-n", "2", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
     words += ["--mca", "btl", "self,tcp", "sh", "-c", ONE_PER_HOST, "sh"]  # memory is read at once
     result = commands.run(*words, sys.executable, SCRIPT, operation, limit_s=110)
-    untouched, end = result.stdout.splitlines()
-    assert untouched == "untouched", result
-    if operation == "allreduce":  # rank 0 was sending, too
-        assert end == "some kept, MPI was left", result
-    else:
-        assert end in ("some kept, MPI was left", "none kept, MPI was ended"), result
+    assert result.stdout.split() == ["untouched"], result  # ranks end without MPI's finalize
