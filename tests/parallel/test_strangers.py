@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,8 +90,8 @@ def test_port_scanners_and_web_clients_change_nothing(
 ) -> None:
     strangers = Strangers()
 
-    def rendezvous(key: bytes, interfaces: str = "") -> _engine.Rendezvous:
-        made = real(key, interfaces)
+    def rendezvous(*arguments: Any) -> _engine.Rendezvous:
+        made = real(*arguments)
         name, port, *_ = made.address.split()
         strangers.come(port, name)
         return made
