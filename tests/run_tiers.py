@@ -1,4 +1,4 @@
-"""Runs test tiers and closes with a table: tier, passed, failed, not run and why.
+"""Runs test tiers and closes with what failed and a table: tier, passed, failed, not run and why.
 
     python tests/run_tiers.py            every tier that this machine can run
     python tests/run_tiers.py gpu unit   these; one that lacks what it needs fails and says why
@@ -20,6 +20,9 @@ from tiers import commands, needs
 from tiers.counts import Counts
 
 ROOT = Path(__file__).resolve().parent.parent
+
+REASONS, REASON_LENGTH = 8, 300
+"""So many reasons of a tier are printed at the end, each of so many characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,7 @@ def main(names: list[str]) -> int:
     if not names:
         environ.setdefault("CHAOS_SECONDS", "180")
     rows = [(tier.name, run_tier(tier, environ, by_name=bool(names))) for tier in chosen]
+    print_failures(rows)
     print_table(rows)
     total = sum((counts for _, counts in rows), Counts())
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
@@ -100,6 +104,17 @@ def test_environment(environ: Mapping[str, str]) -> dict[str, str]:
             result[f"{prefix}_ALLOW_RUN_AS_ROOT"] = "1"
             result[f"{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return result
+
+
+def print_failures(rows: list[tuple[str, Counts]]) -> None:
+    """Print each reason for which tests of a tier failed, with the first of them."""
+    for tier, counts in rows:
+        tests: dict[str, list[str]] = {}
+        for name, why in counts.failures.items():
+            tests.setdefault(why[:REASON_LENGTH], []).append(name)
+        for why, names in list(tests.items())[:REASONS]:
+            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            print(f"{tier}: failed: {names[0]}{others}: {why}")
 
 
 def print_table(rows: list[tuple[str, Counts]]) -> None:

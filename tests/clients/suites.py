@@ -292,7 +292,8 @@ def run_suite(suite: Suite, peers: Path, programs: Path, results: Path) -> Outco
     if suite.is_script:
         found = {suite.words[0]: "failed" if code else "passed"}
     else:
-        found = verdicts(results.glob(f"{prefix.name}-rank*.xml"))
+        each = verdicts(results.glob(f"{prefix.name}-rank*.xml"))
+        found = {name: verdict for name, (verdict, _) in each.items()}
     used = versions_of(suite, programs)
     return Outcome(verdicts=found, code=code, seconds=seconds, versions=used)
 

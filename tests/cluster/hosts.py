@@ -170,15 +170,16 @@ class TwoHosts:
         return ",".join(f"{h.name}:{n}" for h, n in zip(self.hosts, ranks, strict=True) if n)
 
     def launch_variables(self) -> dict[str, str]:
-        """Return what mpirun and horovodrun need to know of these hosts.
+        """Return what mpirun and horovodrun need to know of these hosts, for one job.
 
         The daemon stays attached to the launch agent: an agent that ends takes its host's
-        processes with it. What killed ones leave behind goes with the hosts.
+        processes with it. What killed ones leave behind goes with the hosts, and no other job
+        meets it: numbers of processes come again on a host.
         """
         return {
             "PRTE_MCA_plm_ssh_agent": str(self.agent),
             "PRTE_MCA_prte_leave_session_attached": "1",
-            "PRTE_MCA_prte_tmpdir_base": str(self._folder),
+            "PRTE_MCA_prte_tmpdir_base": tempfile.mkdtemp(prefix="job-", dir=self._folder),
             "PRTE_MCA_prte_if_include": DEVICE,
             "OMPI_MCA_btl": "self,sm,tcp",
             "OMPI_MCA_btl_tcp_if_include": DEVICE,

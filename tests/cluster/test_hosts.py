@@ -46,6 +46,14 @@ def test_nothing_is_left_behind() -> None:
     hosts.close()
 
 
+def test_a_killed_job_is_not_in_the_way_of_the_next(hosts: TwoHosts) -> None:
+    """Process numbers come again on a host: what a killed mpirun leaves must not meet the next."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        hosts.run((1, 1), ["sleep", "60"], limit_s=3)
+    done = hosts.run((1, 1), ["true"], limit_s=30)
+    assert done.returncode == 0, done.stderr
+
+
 def test_hosts_share_neither_names_nor_memory_nor_variables(hosts: TwoHosts) -> None:
     script = "import os, socket; print(socket.gethostname(), os.listdir('/dev/shm'), {})"
     script = script.format("os.environ.get('SOME_VARIABLE'), os.environ.get('HOROVOD_LOG_LEVEL')")

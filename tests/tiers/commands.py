@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tiers import tensorflow_environment
-from tiers.counts import Counts, read_junit, verdicts
+from tiers.counts import Counts, read_junit
 from tiers.needs import devices
 
 Environ = Mapping[str, str]
@@ -31,7 +31,7 @@ WITHOUT_MPI = tuple(
 """Those of tests/parallel that also run without MPI where the tier runs with it."""
 GPU_SIZES = (2, 4)
 FEW = 3
-"""So many failed tests of a tier whose tests share the cores are run again alone."""
+"""Failed tests of so many files of a tier whose tests share the cores are run again alone."""
 TENSORFLOW_TRAINING = tuple(
     f"tensorflow/ranks/test_{name}.py" for name in ("fit", "optimizer", "tape")
 )
@@ -128,26 +128,26 @@ def pytest(
 def beside_others(
     folder: str, environ: Environ, limit_s: float, many: Sequence[str], *options: str
 ) -> Counts:
-    """Run the tests of tests/``folder`` beside each other; FEW that fail are run again alone.
+    """Run the tests of tests/``folder`` beside each other; those of FEW files run again alone.
 
     Whole jobs on busy cores can be too slow for what a test wants of them. One that passes alone
     has passed, and is named in the table: it asks for too much of a busy machine.
     """
     together = pytest(folder, environ, limit_s, *options, *many)
-    found = verdicts(RESULTS.glob(f"{folder}.xml"))
-    failed = [name for name, verdict in found.items() if verdict == "failed"]
-    if not failed or len(failed) != together.failed or len(failed) > FEW:
+    files = {name.partition("::")[0] for name in together.failures}
+    if not files or len(files) > FEW:
         return together
-    pytest(folder, environ, limit_s, *options, "--last-failed", name=f"alone-{folder}")
-    alone = verdicts(RESULTS.glob(f"alone-{folder}.xml"))
-    passed = [name for name in failed if alone.get(name) == "passed"]
-    if not passed:
+    alone = pytest(folder, environ, limit_s, *options, "--last-failed", name=f"alone-{folder}")
+    passed = [name for name in together.failures if name not in alone.failures]
+    if not passed or alone.passed < len(passed):
         return together
+    names = passed if len(passed) <= FEW else [f"{len(passed)} of {', '.join(sorted(files))}"]
     return replace(
         together,
         passed=together.passed + len(passed),
         failed=together.failed - len(passed),
-        note=f"passed only alone: {', '.join(passed)}",
+        failures={name: why for name, why in together.failures.items() if name not in passed},
+        note=f"passed only alone: {', '.join(names)}",
     )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many tests passed, failed and were skipped; ``not_run`` says why a tier did not start."""
+    """How many tests passed, failed and were skipped.
+
+    Attributes:
+        seconds: How long they took.
+        not_run: Why a tier did not start, or "".
+        note: What else is to be said of it.
+        failures: {name of a failed test: the first line of why}.
+    """
 
     passed: int = 0
     failed: int = 0
@@ -18,6 +25,7 @@ class Counts:
     seconds: float = 0.0
     not_run: str = ""
     note: str = ""
+    failures: Mapping[str, str] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -27,6 +35,7 @@ class Counts:
             seconds=self.seconds + other.seconds,
             not_run=self.not_run or other.not_run,
             note="; ".join(note for note in (self.note, other.note) if note),
+            failures={**self.failures, **other.failures},
         )
 
     def with_seconds(self, seconds: float) -> Counts:
@@ -42,11 +51,13 @@ def read_junit(paths: Iterable[Path], returncode: int, what: str) -> Counts:
             (a crash, a hang, nothing collected).
         what: Name of the run, for the note.
     """
-    values = list(verdicts(paths).values())
+    found = verdicts(paths)
+    values = [verdict for verdict, _ in found.values()]
     counts = Counts(
         passed=values.count("passed"),
         failed=values.count("failed"),
         skipped=values.count("skipped"),
+        failures={name: why for name, (verdict, why) in found.items() if verdict == "failed"},
     )
     if returncode and not counts.failed:
         why = "no test was collected" if returncode == 5 else f"exit code {returncode}"
@@ -54,20 +65,21 @@ def read_junit(paths: Iterable[Path], returncode: int, what: str) -> Counts:
     return counts
 
 
-def verdicts(paths: Iterable[Path]) -> dict[str, str]:
-    """Return {test: "passed", "skipped" or "failed"}, the worst of what the JUnit files say."""
-    found: dict[str, str] = {}
+def verdicts(paths: Iterable[Path]) -> dict[str, tuple[str, str]]:
+    """Return {test: ("passed", "skipped" or "failed", why)}, the worst of what JUnit files say."""
+    found: dict[str, tuple[str, str]] = {}
     order = {"passed": 0, "skipped": 1, "failed": 2}
     for path in paths:
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             name = f"{case.get('classname')}::{case.get('name')}"
             verdict = _verdict(case)
-            found[name] = max(found.get(name, verdict), verdict, key=order.__getitem__)
+            found[name] = max(found.get(name, verdict), verdict, key=lambda v: order[v[0]])
     return found
 
 
-def _verdict(case: ElementTree.Element) -> str:
-    tags = {child.tag for child in case}
-    if tags & {"failure", "error"}:
-        return "failed"
-    return "skipped" if "skipped" in tags else "passed"
+def _verdict(case: ElementTree.Element) -> tuple[str, str]:
+    children = {child.tag: (child.get("message") or "").strip() for child in case}
+    for tag, verdict in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
+        if tag in children:
+            return verdict, next(iter(children[tag].splitlines()), "")
+    return "passed", ""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from run_tiers import print_failures
 from tiers import commands
+from tiers.counts import Counts
 
 BUSY = """
 import os
@@ -26,22 +28,35 @@ def test_never(number):
 
 
 @pytest.mark.parametrize(
-    ("broken", "passed", "failed", "named"),
-    [(0, 2, 0, True), (1, 2, 1, True), (commands.FEW, 1, 1 + commands.FEW, False)],
+    ("files", "broken", "passed", "failed"),
+    [(1, 0, 2, 0), (1, 1, 2, 1), (1, 20, 2, 20), (commands.FEW + 1, 0, 4, 4)],
 )
-def test_few_that_fail_beside_others_run_again_alone_and_are_named(
+def test_failed_tests_of_few_files_run_again_alone_and_are_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    files: int,
     broken: int,
     passed: int,
     failed: int,
-    named: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests/busy").mkdir(parents=True)
-    (tmp_path / "tests/busy/test_busy.py").write_text(BUSY.format(broken=broken))
+    for number in range(files):
+        (tmp_path / f"tests/busy/test_busy{number}.py").write_text(BUSY.format(broken=broken))
     environ = {k: text for k, text in os.environ.items() if not k.startswith("PYTEST_")}
     counts = commands.beside_others("busy", environ, 60, ("-n", "2"))
     assert (counts.passed, counts.failed) == (passed, failed)
-    assert ("test_only_alone" in counts.note) == named
+    assert ("test_only_alone" in counts.note) == (files == 1)
     assert "test_never" not in counts.note
+    assert len(counts.failures) == failed
+
+
+def test_a_reason_is_printed_once_with_the_first_test_that_has_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failures = {"a::one": "no mpirun", "a::two": "assert 1 == 2", "b::one": "no mpirun"}
+    print_failures([("e2e", Counts(failed=3, failures=failures)), ("unit", Counts(passed=1))])
+    assert capsys.readouterr().out.splitlines() == [
+        "e2e: failed: a::one and 1 others: no mpirun",
+        "e2e: failed: a::two: assert 1 == 2",
+    ]
