@@ -28,6 +28,8 @@ from autotune.result import read_result
 from autotune.storage.reader import read_log
 
 RESULTS = Path(__file__).resolve().parent / "results/first_acts.json"
+DENIED = 5
+STEPS = re.compile(r"of the time of (\d+) steps")
 TRIAL = re.compile(r"autotune: trial (\d+) ")
 CLAIM = re.compile(r"([+-][\d.]+) % \(90 %: ([+-][\d.]+) to ([+-][\d.]+)\)")
 
@@ -66,24 +68,28 @@ def claims(run: dict[str, Any]) -> list[tuple[float, float, float]]:
 
 
 def report(results: dict[str, Any]) -> None:
-    """Print a row per run."""
+    """Print a row per run, and how many claims its comparison denies."""
     print(machine_line(results["machine"]))
-    heads = ["run", "finished", "comparison, %", "largest claim on the way, %", "exceeds it by"]
-    heads += ["claims wholly above the comparison's interval", "abandoned"]
+    heads = ["run", "steps until done", "comparison, %", "largest claim on the way, %"]
+    heads += ["points above the comparison's interval", "abandoned"]
     print(f"\n| {' | '.join(heads)} |\n{'| --- ' * len(heads)}|")
+    beyond: list[float] = []
     for number, run in enumerate(results["runs"], 1):
         made = claims(run)
         largest = max((claim[0] for claim in made), default=0.0)
-        compared, excess, beyond = "not made", "", ""
+        steps = STEPS.search(run["lines"][-1])
+        compared, excess = "not made", ""
         if run["compared"] is not None:
             gain, low, high = (100 * one for one in run["compared"])
             compared = f"{gain:+.1f} ({low:+.1f} to {high:+.1f})"
-            excess = f"{max(largest - max(gain, 0.0), 0.0):.1f}"
-            beyond = str(sum(claim[1] > high for claim in made))
+            excess = f"{max(largest - high, 0.0):.1f}"
+            beyond += [claim[0] - high for claim in made]
         print(
-            f"| {number} | {'yes' if run['finished'] else 'no'} | {compared} | {largest:+.1f} "
-            f"| {excess} | {beyond} | {len(run['abandoned'])} |"
+            f"| {number} | {steps[1] if steps else 'not done'} | {compared} | {largest:+.1f} "
+            f"| {excess} | {len(run['abandoned'])} |"
         )
+    denied = sum(one > DENIED for one in beyond)
+    print(f"\n{len(beyond)} claims of a gain, {denied} more than {DENIED} points above the interval")
 
 
 def main() -> None:
