@@ -89,7 +89,7 @@ def report(results: dict[str, Any]) -> None:
             f"| {excess} | {len(run['abandoned'])} |"
         )
     denied = sum(one > DENIED for one in beyond)
-    print(f"\n{len(beyond)} claims of a gain, {denied} more than {DENIED} points above the interval")
+    print(f"\n{len(beyond)} claims of a gain, {denied} over {DENIED} points above the interval")
 
 
 def main() -> None:
