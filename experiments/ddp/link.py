@@ -1,6 +1,10 @@
 """Two hosts and a slow cable: tunes one job after the other, beside the same job untuned.
 
-A host is a network namespace with one rank; see README.md. Needs root.
+    python experiments/ddp/link.py [--jobs "1 MB, 50 Mbit/s" ...] [--runs 10]
+    python experiments/ddp/link.py --report    # prints the stored table
+
+A host is a network namespace with one rank; see README.md. Needs root. Jobs that are not named keep
+their stored results.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -16,11 +21,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import PIPES, ROOT
+from harness import PIPES, ROOT, machine, machine_line
 
 from cluster.hosts import DEVICE, SUBNET, TwoHosts
 
@@ -33,6 +39,7 @@ JOBS = {
 """{name: arguments of the job, rate of the cable in Mbit/s}."""
 STEPS = 900
 LAST = 50
+STEPS_UNTIL = re.compile(r"of the time of (\d+) steps")
 
 
 def train() -> None:
@@ -98,34 +105,70 @@ def job(hosts: TwoHosts, arguments: list[str], log: str | None, limit_s: float) 
     return json.loads(line.removeprefix("RESULT ")) | {"said": said}
 
 
+def measure(name: str, steps: int, limit_s: float) -> dict[str, Any]:
+    """Train a job untuned and tuned on hosts of its own, and return what came of both."""
+    *arguments, rate = JOBS[name]
+    arguments += ["--steps"]
+    with TwoHosts(rate_mbit=int(rate)) as hosts, tempfile.TemporaryDirectory() as folder:
+        plain = job(hosts, [*arguments, str(4 * LAST)], None, limit_s)
+        tuned = job(hosts, [*arguments, str(steps)], f"{folder}/log.csv", limit_s)
+    end = next((line for line in tuned["said"] if "done:" in line or "unfinished" in line), "")
+    until = STEPS_UNTIL.search(end)
+    return {
+        "commit": machine()["commit"],
+        "date": machine()["date"],
+        "untuned_ms": [round(one, 2) for one in plain["ms"]],
+        "tuned_ms": [round(one, 2) for one in tuned["ms"]],
+        "certified": "stays in force: bucket" in end and "the default stays" not in end,
+        "steps": int(until[1]) if until else None,
+        "said": tuned["said"],
+    }
+
+
+def report(stored: dict[str, Any]) -> None:
+    """Print a row per run: medians of the last steps."""
+    print(machine_line(stored["machine"]))
+    heads = [
+        "job",
+        "run",
+        "untuned, ms",
+        f"last {LAST} steps, ms",
+        "faster by, %",
+        "certified",
+        "steps",
+    ]
+    print(f"\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+    for name in JOBS:
+        for number, run in enumerate(stored["jobs"].get(name, []), 1):
+            before, after = (statistics.median(run[k][-LAST:]) for k in ("untuned_ms", "tuned_ms"))
+            cells = [name, str(number), f"{before:.1f}", f"{after:.1f}"]
+            cells += [f"{100 * (before / after - 1):+.1f}", "yes" if run["certified"] else "no"]
+            print(f"| {' | '.join([*cells, str(run['steps'] or 'not done')])} |")
+
+
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "rank":
         train()
         return
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--jobs", nargs="+", default=list(JOBS))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--limit-s", type=float, default=900)
+    parser.add_argument("--report", action="store_true", help="print the stored table")
     options = parser.parse_args()
-    found = []
-    for name in options.jobs:
-        *arguments, rate = JOBS[name]
-        arguments += ["--steps", str(options.steps)]
-        for run in range(options.runs):
-            with TwoHosts(rate_mbit=int(rate)) as hosts, tempfile.TemporaryDirectory() as folder:
-                plain = job(hosts, [*arguments[:-1], str(4 * LAST)], None, options.limit_s)
-                tuned = job(hosts, arguments, f"{folder}/log.csv", options.limit_s)
-            before = statistics.median(plain["ms"][-LAST:])
-            after = statistics.median(tuned["ms"][-LAST:])
-            end = next((x for x in tuned["said"] if "done:" in x or "unfinished" in x), "")
-            certified = "stays in force: bucket" in end and "the default stays" not in end
-            found.append({"job": name, "run": run, "plain": plain, "tuned": tuned})
-            print(f"{name}, run {run}: {before:.1f} -> {after:.1f} ms", end="; ")
-            print(f"faster by {100 * (before / after - 1):.0f} %; certified: {certified}")
-            print(f"    {end}", flush=True)
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(found))
+    stored: dict[str, Any] = {"jobs": {}}
+    if RESULTS.exists():
+        stored = json.loads(RESULTS.read_text())
+    if not options.report:
+        stored["machine"] = machine()
+        for name in options.jobs:
+            runs = stored["jobs"][name] = []
+            for _ in range(options.runs):
+                runs.append(measure(name, options.steps, options.limit_s))
+                print(name, runs[-1]["said"][-1], flush=True)
+                RESULTS.write_text(json.dumps(stored) + "\n")
+    report(stored)
 
 
 if __name__ == "__main__":
