@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.errors import InvalidSettingError, LogError
+from autotune.errors import AutotuneError, InvalidSettingError, LogError
 from autotune.exact import exact_shown, value_text
 from autotune.nccl.start import settings_of as settings_of_start
 from autotune.space import HOROVOD
@@ -65,6 +65,14 @@ def start_up_of(result: Result) -> dict[str, str]:
     """Return {variable of NCCL: text} of what was in force when the result was found."""
     versions = result.job.get("versions")
     return settings_of_start(versions) if isinstance(versions, Mapping) else {}
+
+
+def start_up_of_log(path: str) -> dict[str, str]:
+    """Return ``start_up_of`` what a log says; {} where it says nothing or cannot be read."""
+    try:
+        return start_up_of(read_result(path))
+    except AutotuneError:
+        return {}
 
 
 def launcher_values(params: Setting) -> dict[str, str | bool]:

@@ -109,8 +109,11 @@ def is_wanted(environ: Mapping[str, str]) -> bool:
     """Return whether a script with this environment is to be tuned, or to replay something."""
     own = ("AUTOTUNE_DDP_", "AUTOTUNE_NCCL_")
     names = [f"{variables.PREFIX}_REPLAY", *(n for n in environ if n.startswith(own))]
-    if any(environ.get(name, "").strip() for name in names):
-        return True
+    return is_on(environ) or any(environ.get(name, "").strip() for name in names)
+
+
+def is_on(environ: Mapping[str, str]) -> bool:
+    """Return whether a script with this environment is to be tuned."""
     return environ.get(variables.PREFIX, "").strip() not in ("", "0")
 
 
@@ -124,7 +127,7 @@ def listen() -> None:
     _write_lines()
     atexit.register(_entry.finish)
     _when_imported(MODULE, "DistributedDataParallel", _listen_to)
-    if os.environ.get(variables.PREFIX, "").strip() not in ("", "0"):
+    if is_on(os.environ) or os.environ.get(f"{variables.PREFIX}_REPLAY", "").strip():
         _when_imported(GROUPS, "init_process_group", _settle_after)
 
 
@@ -195,7 +198,7 @@ def _settle_after(module: ModuleType) -> None:
         try:
             line = nccl.settle_start(module, options)
         except Exception as error:
-            line = f"NCCL's start-up settings stay: they could not be compared: {error}"
+            line = f"NCCL's start-up settings stay: {error}"
         if line and _entry.speaks:
             logger.setLevel(logging.INFO)
             logger.info("autotune: %s", line)

@@ -17,11 +17,13 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
+from autotune.ddp.settings import replayed_log
 from autotune.nccl.links import Link, can_matter, link_of
 from autotune.nccl.offer import offer, offered
 from autotune.nccl.plugin import Plugin
 from autotune.nccl.probe import LIMIT_S, Exchange
 from autotune.nccl.settle import nccl_path, settle
+from autotune.result import start_up_of_log
 from autotune.service import variables
 from autotune.tables.nccl import NCCL_PARAMETERS
 
@@ -73,6 +75,8 @@ def _link(environ: Mapping[str, str]) -> Link:
 def settle_start(torch_groups: Any, options: Mapping[str, Any]) -> str:
     """Find NCCL's start-up settings and put them in force. **Collective**, once.
 
+    A job that replays takes those of its log.
+
     Args:
         torch_groups: The module ``torch.distributed.distributed_c10d``, just initialised.
         options: What ``init_process_group`` was called with.
@@ -82,16 +86,18 @@ def settle_start(torch_groups: Any, options: Mapping[str, Any]) -> str:
     """
     if "nccl" not in str(torch_groups.get_backend()):
         return ""
+    replay = replayed_log(os.environ)
     if options.get("device_id") is not None:
         link = _link(os.environ)
         too_late = "init_process_group(device_id=...) has started NCCL already"
-        return f"NCCL's start-up settings are not compared: {too_late}" if can_matter(link) else ""
+        wanted = "replayed" if replay else "compared"
+        return f"NCCL's start-up settings are not {wanted}: {too_late}" if can_matter(link) else ""
     rank, size = torch_groups.get_rank(), torch_groups.get_world_size()
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     hosts = -(-size // int(local_size)) if local_size.isdecimal() and int(local_size) else 1
     store = torch_groups._get_default_store()
     return settle(
-        _link(os.environ),
+        "none" if replay else _link(os.environ),
         _exchange_by(store, rank, size),
         rank=rank,
         size=size,
@@ -99,6 +105,7 @@ def settle_start(torch_groups: Any, options: Mapping[str, Any]) -> str:
         hosts=hosts,
         nccl=nccl_path(),
         environ=os.environ,
+        replayed=start_up_of_log(replay) if replay and rank == 0 else None,
     )
 
 

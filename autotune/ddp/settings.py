@@ -55,9 +55,7 @@ def read_settings(environ: Mapping[str, str]) -> JobSettings:
         AutotuneError: A value is not what its variable wants; all of them are named.
     """
     values = variables.read_variables(environ)
-    replay = values[REPLAY]
-    if replay is not None:
-        replay = os.path.expanduser(expand(replay, REPLAY, environ, host=os.uname().nodename))
+    replay = replayed_log(environ)
     return JobSettings(
         is_on=values[variables.PREFIX] and replay is None,
         fixed={
@@ -99,3 +97,15 @@ def kind_for(values: Mapping[str, Any] | None, *, is_explored: bool) -> type[Ddp
     known = DdpNcclParams.table.by_name
     given = DdpNcclParams.from_dict({k: v for k, v in (values or {}).items() if k in known})
     return DdpNcclParams if is_explored or names_nccl(given) else DdpParams
+
+
+def replayed_log(environ: Mapping[str, str]) -> str | None:
+    """Return the path of the log that the job replays; None: it replays none.
+
+    Raises:
+        AutotuneError: A placeholder in it is not known.
+    """
+    given = environ.get(REPLAY, "").strip()
+    if not given:
+        return None
+    return os.path.expanduser(expand(given, REPLAY, environ, host=os.uname().nodename))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def settle(
     hosts: int,
     nccl: str,
     environ: MutableMapping[str, str],
+    replayed: Mapping[str, str] | None = None,
 ) -> str:
     """Find the settings and put them in force. **Collective**, before NCCL is used.
 
@@ -46,6 +47,8 @@ def settle(
         hosts: Of the job.
         nccl: Path of the library.
         environ: Of this process, which is changed.
+        replayed: What rank 0 wants all ranks to take instead, {variable: text}; None: nothing. What
+            the user has set stays.
 
     Returns:
         A line for rank 0 to say; "": there is nothing to say.
@@ -58,8 +61,11 @@ def settle(
     key = (link, f"NCCL {version}", gpu_name(), f"{size} ranks", f"{hosts} hosts", *own)
     path = cache_path(environ)
     known = remembered(key, path) if tried and rank == 0 else None
-    heard: list[Any] = list(exchange((json.dumps([link, tried]) if tried else "", known)))
-    wishes = {wish for wish, _ in heard}
+    told = (json.dumps([link, tried]) if tried else "", known, replayed if rank == 0 else None)
+    heard: list[Any] = list(exchange(told))
+    if heard[0][2] is not None:
+        return _replay(heard[0][2], environ)
+    wishes = {wish for wish, _, _ in heard}
     if wishes == {""}:
         return ""
     if len(wishes) > 1:
@@ -89,6 +95,12 @@ def settle(
         f"{better:.3g} GB/s instead of {default:.3g} over {link} ({found.gain:+.0%}; {took}; kept "
         f"in {path}); what the tuner calls the default is NCCL under these"
     )
+
+
+def _replay(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> str:
+    free = {name: text for name, text in settings.items() if not environ.get(name, "").strip()}
+    environ.update(free)
+    return f"NCCL's start-up settings, as replayed: {settings_text(free)}" if free else ""
 
 
 def nccl_path() -> str:

@@ -13,7 +13,7 @@ from autotune.tables.nccl import HOROVOD_NCCL, NCCL_PARAMETERS
 from horovod.common import cuda_libraries, rounds
 from horovod.common.settings import Settings
 from horovod.common.world import Topology
-from horovod.tuning.replaying import REPLAY
+from horovod.tuning.replaying import REPLAY, replayed_start_up
 
 
 def offer_if_wanted(settings: Settings, environ: MutableMapping[str, str]) -> str:
@@ -35,7 +35,9 @@ def settle(
     exchange: Callable[[Any], list[Any]],
     environ: MutableMapping[str, str],
 ) -> str:
-    """**Collective.** Put NCCL's start-up settings in force that are best over the job's links.
+    """**Collective.** Put NCCL's start-up settings in force: the best ones over the job's links.
+
+    A job that replays takes those of its log.
 
     Args:
         settings: Of this rank; None: they are wrong.
@@ -48,8 +50,11 @@ def settle(
     """
     is_wanted = settings is not None and bool(settings["HOROVOD_AUTOTUNE"] and not settings[REPLAY])
     link = link_of(environ, is_one_host=topology.cross_size == 1) if is_wanted else "none"
+    replayed = None
+    if settings is not None and topology.rank == 0 and settings[REPLAY]:
+        replayed = replayed_start_up(settings)
     if rounds.has_been_reset():
-        link = "none"  # NCCL has read its variables in this process
+        link, replayed = "none", None  # NCCL has read its variables in this process
     return start_settings.settle(
         link,
         exchange,
@@ -59,6 +64,7 @@ def settle(
         hosts=topology.cross_size,
         nccl=cuda_libraries.find_libraries().nccl if link != "none" else "",
         environ=environ,
+        replayed=replayed,
     )
 
 

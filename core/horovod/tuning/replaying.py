@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
 from autotune.errors import AutotuneError, LogError
-from autotune.result import Result, differences, read_result
+from autotune.result import Result, differences, read_result, start_up_of_log
 from autotune.space import HOROVOD, PARAMETERS
 from autotune.storage.placeholders import expand
 from autotune.trial import CommParams
@@ -37,7 +38,7 @@ def replayed_params(
         return None
     fixed = settings.fixed
     try:
-        result = read_result(os.path.expanduser(expand(given, REPLAY, os.environ, host=host)))
+        result = read_result(_path(given, host))
         _check_table(result)
     except AutotuneError as error:
         if len(fixed) < len(PARAMETERS):
@@ -47,6 +48,23 @@ def replayed_params(
     other = differences(result, size=size, local_size=local_size, versions=versions)
     _warn(given, result, settings, other)
     return {**result.params.as_dict(), **fixed}
+
+
+def replayed_start_up(settings: Settings) -> dict[str, str]:
+    """**Rank 0 only.** Return {variable of NCCL: text} of the replayed log.
+
+    {}: nothing is replayed, or there is nothing to be had; what is wrong with a log
+    ``replayed_params`` says.
+    """
+    given = settings[REPLAY]
+    try:
+        return start_up_of_log(_path(given, socket.gethostname())) if given is not None else {}
+    except AutotuneError:
+        return {}
+
+
+def _path(given: str, host: str) -> str:
+    return os.path.expanduser(expand(given, REPLAY, os.environ, host=host))
 
 
 def _check_table(result: Result) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.ddp.nccl import Switch, is_worth_it
+from autotune.cli.formats import render
+from autotune.ddp.nccl import Switch, is_worth_it, settle_start
+from autotune.nccl.start import VARIABLES, versions_of
+from autotune.result import Result
+from autotune.tables.ddp import DdpParams
 
 VALUES = {"nccl_algorithm": 1, "nccl_channels": 8}
 
@@ -107,3 +113,47 @@ def test_it_is_explored_where_every_rank_can_and_some_link_is_slow() -> None:
     assert is_worth_it(["sockets", "sockets"]) and is_worth_it(["nvlink", "network"])
     for links in (["sockets", ""], ["nvlink", "nvlink"], ["none", "none"], ["", ""]):
         assert not is_worth_it(links)
+
+
+class Groups:
+    """``torch.distributed.distributed_c10d`` in a job of one rank, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.store: dict[str, str] = {}
+
+    def get_backend(self) -> str:
+        return "nccl"
+
+    def get_rank(self) -> int:
+        return 0
+
+    def get_world_size(self) -> int:
+        return 1
+
+    def _get_default_store(self) -> Groups:
+        return self
+
+    def set(self, key: str, text: str) -> None:
+        self.store[key] = text
+
+    def wait(self, keys: list[str], limit: object) -> None:
+        assert set(keys) <= set(self.store)
+
+    def get(self, key: str) -> str:
+        return self.store[key]
+
+
+def test_a_job_that_replays_starts_nccl_as_the_log_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+    start = {"NCCL_BUFFSIZE": "1048576", "NCCL_MIN_NCHANNELS": "8"}
+    path = tmp_path / "best.json"
+    job = {"versions": versions_of(start)}
+    path.write_text(render(Result(params=DdpParams(), job=job), "json"))
+    monkeypatch.setenv("HOROVOD_AUTOTUNE_REPLAY", str(path))
+    monkeypatch.setenv("NCCL_MIN_NCHANNELS", "2")
+    assert "as replayed: NCCL_BUFFSIZE=1048576" in settle_start(Groups(), {})
+    found = {name: os.environ[name] for name in VARIABLES if os.environ[name]}
+    assert found == {"NCCL_BUFFSIZE": "1048576", "NCCL_MIN_NCHANNELS": "2"}

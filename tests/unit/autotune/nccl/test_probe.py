@@ -138,7 +138,11 @@ def test_what_the_user_has_set_is_no_candidates_to_change() -> None:
 
 
 def settled(
-    monkeypatch: pytest.MonkeyPatch, helper: list[str], links: list[str], environ: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch,
+    helper: list[str],
+    links: list[str],
+    environ: dict[str, str],
+    replayed: dict[str, str] | None = None,
 ) -> tuple[list[str], list[dict[str, str]]]:
     plain = settling.probe
     monkeypatch.setattr(
@@ -155,6 +159,7 @@ def settled(
             hosts=1,
             nccl="/nowhere",
             environ=environs[rank],
+            replayed=replayed if rank == 0 else None,
         )
     )
     monkeypatch.setattr(settling, "probe", plain)
@@ -172,6 +177,18 @@ def test_settings_are_found_once_and_remembered(
         assert found["NCCL_MIN_NCHANNELS"] == found["NCCL_MAX_NCHANNELS"] == "8"
     lines, again = settled(monkeypatch, ["/nowhere/no-helper"], ["shared memory"] * 2, environ)
     assert again == environs and "as an earlier job found them" in lines[0]
+
+
+def test_all_ranks_take_what_rank_0_replays_and_what_the_user_set_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environ = {"NCCL_BUFFSIZE": "4096"}
+    log = {"NCCL_BUFFSIZE": "1048576", "NCCL_MIN_NCHANNELS": "8"}
+    for links in (["sockets"] * 2, ["none"] * 2, ["sockets", "nvlink"]):
+        lines, environs = settled(monkeypatch, ["/nowhere/no-helper"], links, environ, log)
+        assert lines == ["NCCL's start-up settings, as replayed: NCCL_MIN_NCHANNELS=8"] * 2
+        assert environs == [{**environ, "NCCL_MIN_NCHANNELS": "8"}] * 2
+    assert settled(monkeypatch, [], ["sockets"] * 2, log, log) == (["", ""], [log] * 2)
 
 
 def test_ranks_that_differ_and_jobs_without_gpus_try_nothing(

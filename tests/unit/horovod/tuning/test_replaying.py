@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from autotune.cli.formats import render
+from autotune.nccl.start import versions_of
 from autotune.result import Result
 from autotune.space import PARAMETERS
 from autotune.trial import CommParams
 from horovod.common.settings import RankReport, Settings, find_error
+from horovod.common.world import Topology
+from horovod.tuning import nccl
 from horovod.tuning.replaying import replayed_params
 from horovod.tuning.settings import read_settings
 
@@ -56,6 +59,35 @@ def test_where_everything_is_explicit_a_missing_log_is_a_warning(caplog) -> None
     assert found is not None and found.items() <= settings.params.items()
     assert len(found) == len(EVERYTHING)
     assert "/missing.csv" in caplog.text
+
+
+def test_what_nccl_was_started_with_is_put_in_force_on_every_rank(tmp_path: Path) -> None:
+    start = {"NCCL_BUFFSIZE": "1048576"}
+    path = tmp_path / "best.json"
+    path.write_text(render(Result(params=TUNED, job={"versions": versions_of(start)}), "json"))
+    settings = read_settings({"HOROVOD_AUTOTUNE_REPLAY": str(path)})
+    told: list = []
+
+    def exchange(own: object) -> list:
+        told.append(own)
+        return [told[0], own]
+
+    for rank in (0, 1):
+        place = Topology(
+            rank=rank,
+            size=2,
+            local_rank=rank,
+            local_size=2,
+            cross_rank=0,
+            cross_size=1,
+            homogeneous=True,
+            hosts=(0, 0),
+        )
+        environ: dict[str, str] = {}
+        line = nccl.settle(settings, place, exchange, environ)
+        assert environ == start and "as replayed: NCCL_BUFFSIZE=1048576" in line
+    missing = read_settings({"HOROVOD_AUTOTUNE_REPLAY": "/missing.csv"})
+    assert nccl.replayed_start_up(missing) == {}
 
 
 def test_another_job_is_a_warning_that_says_in_what_it_differs(saved: str, caplog) -> None:
