@@ -96,7 +96,12 @@ class Chaos:
         self.place = OnHosts(hosts, folder)
         flags = ["-np", "2", "--min-np", "1"]
         self.job = Running(
-            self.place, flags, sleep_s=0.02, hosts=self._text(), pid_of=self.place.pid_of
+            self.place,
+            flags,
+            sleep_s=0.02,
+            hosts=self._text(),
+            pid_of=self.place.pid_of,
+            kind="torch" if two else "arrays",
         )
         self._get_on(whole=True)
 

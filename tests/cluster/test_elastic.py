@@ -18,7 +18,7 @@ def test_a_host_behind_a_cut_cable_is_lost_and_the_others_go_on(tmp_path: Path) 
     with TwoHosts() as hosts:
         flags = ["-np", "3", "--min-np", "1", "-H", f"{hosts.a.name}:2,{hosts.b.name}:1"]
         place = OnHosts(hosts, tmp_path)
-        job = Running(place, flags, pid_of=place.pid_of)
+        job = Running(place, flags, pid_of=place.pid_of, kind="torch")
         job.wait_for_step(10, size=3)
         assert {line["host"] for line in job.lines("round")} == {hosts.a.name, hosts.b.name}
         hosts.set_cable(up=False)
@@ -38,7 +38,9 @@ def test_a_second_host_joins_over_ssh_and_takes_over(tmp_path: Path) -> None:
     with TwoHosts() as hosts:
         a, b = hosts.a.name, hosts.b.name
         place = OnHosts(hosts, tmp_path)
-        job = Running(place, ["-np", "1", "--min-np", "1"], hosts=f"{a}:1", pid_of=place.pid_of)
+        job = Running(
+            place, ["-np", "1", "--min-np", "1"], hosts=f"{a}:1", pid_of=place.pid_of, kind="torch"
+        )
         job.wait_for_step(5, size=1)
         job.set_hosts(f"{a}:1,{b}:1")
         job.wait_for_step(10, size=2)

@@ -17,8 +17,11 @@ from horovod.runner.become import SESSION_PLACE
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("job.py")
+ARRAYS_JOB = Path(__file__).with_name("arrays_job.py")
 SETTINGS_JOB = Path(__file__).with_name("settings_job.py")
 WEIGHTS_JOB = Path(__file__).with_name("weights.py")
+WITH_TESTS = {"PYTHONPATH": str(Path(__file__).parents[1])}
+"""For scripts that import ``e2e.on_arrays``."""
 FAST = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "1",
@@ -77,6 +80,10 @@ class Commands:
 
     def job(self, steps: int, sleep_s: float = 0.0) -> list[str | Path]:
         return [sys.executable, JOB, self.folder, str(steps), str(sleep_s)]
+
+    def arrays_job(self, steps: int, *seconds_per_step: float) -> list[str | Path]:
+        """Return the job without torch: for what becomes of a job, whatever it trains."""
+        return [sys.executable, ARRAYS_JOB, self.folder, str(steps), *map(str, seconds_per_step)]
 
     def settings_job(self) -> list[str | Path]:
         """Return the job that only starts: for what is known or refused by then."""

@@ -1,10 +1,12 @@
-"""What is running: the processes that a job started, and the rows that its log holds."""
+"""What is running: the processes that a job started, the rows that its log holds, free ports."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
+import socket
 from pathlib import Path
 
 
@@ -41,3 +43,15 @@ def kill_all(pid: int, number: int = signal.SIGKILL) -> None:
     for each in descendants(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, number)
+
+
+def free_port() -> int:
+    """Return a port such that the next one is free, too; Linux gives away those from 32,768 on."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), _bound(port), _bound(port + 1):
+            return port
+
+
+def _bound(port: int) -> socket.socket:
+    return socket.create_server(("127.0.0.1", port))

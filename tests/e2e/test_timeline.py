@@ -8,41 +8,45 @@ import signal
 import sys
 from pathlib import Path
 
-from e2e.commands import Commands, wait_until
+from e2e.commands import WITH_TESTS, Commands, wait_until
 
 LATE = """
-import time, torch, horovod.torch as hvd
+import time, numpy
+from e2e import on_arrays as hvd
 hvd.init()
 for step in range(20):
     if hvd.rank() == 1:
         time.sleep(0.05)
-    hvd.allreduce(torch.ones(1000), name="x")
+    hvd.allreduce_(numpy.ones(1000), "x")
 """
 
 STEPS = 60
 MANY_TENSORS = """
-import sys, time, torch, horovod.torch as hvd
+import sys, time, numpy
+from e2e import on_arrays as hvd
+from horovod.common.reduce_ops import Max
+from horovod.tuning import autotuning
 hvd.init()
-tensors = [torch.ones(100) for _ in range(161)]
+tensors = [numpy.ones(100) for _ in range(161)]
 start = time.monotonic()
 for step in range(int(sys.argv[2])):
-    handles = [hvd.allreduce_async(one, name=f"t.{n}") for n, one in enumerate(tensors)]
-    for handle in handles:
-        hvd.synchronize(handle)
-    hvd.autotune.step()
+    hvd.wait([hvd.start(one, f"t.{n}", Max) for n, one in enumerate(tensors)], tensors)
+    autotuning.step()
 if hvd.rank() == 0:
     open(sys.argv[1], "w").write(str(time.monotonic() - start))
 hvd.shutdown()
 """
 
 OVER_TCP = """
-import os, torch, horovod.torch as hvd
+import os, numpy
+from e2e import on_arrays as hvd
+from horovod.common import arrays
 os.environ["HOROVOD_HOSTNAME"] = "host-" + os.environ["HOROVOD_RANK"]
 hvd.init()
 for step in range(10):
-    hvd.allreduce(torch.ones(1000), name="x")
-    hvd.allgather(torch.ones(1000), name="y")
-    hvd.broadcast(torch.ones(1000), 0, name="z")
+    hvd.allreduce_(numpy.ones(1000), "x")
+    arrays.allgather(numpy.ones(1000), "y")
+    arrays.broadcast_all([numpy.ones(1000)], 0, ["z"])
 """
 
 
@@ -55,7 +59,7 @@ def analysed(commands: Commands, path: Path) -> dict:
 def test_the_slow_rank_is_named(commands: Commands) -> None:
     path = commands.folder / "t.json"
     script = [sys.executable, "-c", LATE]
-    job = commands.run("horovodrun", "-np", "2", "--timeline-filename", path, *script)
+    job = commands.run("horovodrun", "-np", "2", "--timeline-filename", path, *script, **WITH_TESTS)
     assert job.returncode == 0, job.stderr
     content = analysed(commands, path)
     late = {finding["key"]: finding["text"] for finding in content["findings"]}["late_rank"]
@@ -66,7 +70,7 @@ def test_the_slow_rank_is_named(commands: Commands) -> None:
 
 def test_a_killed_job_leaves_a_valid_timeline(commands: Commands) -> None:
     path = commands.folder / "t.json"
-    words = ["mpirun", "-np", "2", "--bind-to", "none", *commands.job(100_000)]
+    words = ["mpirun", "-np", "2", "--bind-to", "none", *commands.arrays_job(100_000)]
     process = commands.start(*words, HOROVOD_TIMELINE=str(path))
     wait_until(lambda: path.exists() and path.stat().st_size > 1_000_000)
     os.kill(int((commands.folder / "pid-0").read_text()), signal.SIGKILL)
@@ -76,7 +80,7 @@ def test_a_killed_job_leaves_a_valid_timeline(commands: Commands) -> None:
 
 
 def test_a_folder_that_is_missing_costs_one_line_only(commands: Commands) -> None:
-    job = commands.run(*commands.job(3), HOROVOD_TIMELINE="/no/such/folder/t.json")
+    job = commands.run(*commands.arrays_job(3), HOROVOD_TIMELINE="/no/such/folder/t.json")
     assert job.returncode == 0
     assert job.stderr.count("/no/such/folder/t.json") == 1
 
@@ -87,7 +91,9 @@ def test_a_timeline_costs_no_multiple_of_the_jobs_time(commands: Commands) -> No
     seconds = {}
     for name, environ in (("off", {}), ("on", {"HOROVOD_TIMELINE": str(path)})):
         script = ["-c", MANY_TENSORS, commands.folder / name, str(STEPS)]
-        job = commands.run("horovodrun", "-np", "2", sys.executable, *script, **environ)
+        job = commands.run(
+            "horovodrun", "-np", "2", sys.executable, *script, **environ, **WITH_TESTS
+        )
         assert job.returncode == 0, job.stderr
         seconds[name] = float((commands.folder / name).read_text())
     content = analysed(commands, path)
@@ -102,7 +108,7 @@ def test_a_job_without_mpi_says_what_moves_its_data(commands: Commands) -> None:
     """Ranks of one host share memory; these are told that they are on two."""
     path = commands.folder / "t.json"
     words = ["-np", "2", "--timeline-filename", path, sys.executable, "-c", OVER_TCP]
-    job = commands.run("horovodrun", "--gloo", *words)
+    job = commands.run("horovodrun", "--gloo", *words, **WITH_TESTS)
     assert job.returncode == 0, job.stderr
     names = {event.get("name", "") for event in json.loads(path.read_text())}
     assert {"TCP_ALLREDUCE", "TCP_ALLGATHER", "TCP_BCAST"} <= names

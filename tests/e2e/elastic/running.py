@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from e2e.commands import wait_until
-from e2e.elastic.job import alone
+from e2e.elastic.on_arrays import alone
 from e2e.processes import alive, descendants
 
 JOB = Path(__file__).with_name("job.py")
@@ -44,6 +44,7 @@ class Running:
         sleep_s: After each, in seconds.
         environ: More variables.
         hosts: What the discovery script prints; None: there is no script.
+        kind: What it trains with, "arrays" or "torch".
         stderr: Where its standard error goes; None: to ``result``.
         pid_of: Returns the process that has written a line of the log, 0 where that has ended.
     """
@@ -54,6 +55,7 @@ class Running:
     sleep_s: float = 0.05
     environ: dict[str, str] = field(default_factory=dict)
     hosts: str | None = None
+    kind: str = "arrays"
     stderr: IO[str] | None = None
     pid_of: Callable[[Mapping[str, Any]], int] = lambda line: int(line["pid"])
 
@@ -63,6 +65,7 @@ class Running:
             script = f"cat {self.folder}/hosts"
             self.flags = [*self.flags, "--host-discovery-script", script]
         job = [sys.executable, str(JOB), str(self.folder), str(self.steps), str(self.sleep_s)]
+        job.append(self.kind)
         words = ["horovodrun", *self.flags, *job]
         self.process: subprocess.Popen[str] = self.commands.start(
             *words, stderr=self.stderr, **self.environ

@@ -36,7 +36,9 @@ def test_timelines_of_earlier_rounds_are_kept(commands: Commands) -> None:
 def test_the_tuner_goes_on_after_rank_0_was_killed(commands: Commands) -> None:
     log = commands.folder / "log.csv"
     environ = {**FAST, "HOROVOD_AUTOTUNE_LOG": str(log)}
-    job = Running(commands, ["-np", "3", "--min-np", "1"], sleep_s=0.001, environ=environ)
+    job = Running(
+        commands, ["-np", "3", "--min-np", "1"], sleep_s=0.001, environ=environ, kind="torch"
+    )
     before = wait_until(lambda: whole_rows(log)[:2] if len(whole_rows(log)) > 1 else None)
     was = job.rank(0)["round"]
     job.kill(0)

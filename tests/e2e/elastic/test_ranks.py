@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_a_killed_rank_costs_at_most_one_commit_and_is_replaced(
     commands: Commands, victim: int
 ) -> None:
-    job = Running(commands, ["-np", "3", "--min-np", "2"])
+    job = Running(commands, ["-np", "3", "--min-np", "2"], kind="torch")
     job.wait_for_step(10, size=3)
     job.kill(victim)
     job.wait_for_step(11, size=2)

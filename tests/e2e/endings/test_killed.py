@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from e2e.commands import FAST, Commands, settings_of, wait_until
@@ -34,14 +35,16 @@ def service_of(pid: int) -> int:
 def test_a_killed_job_loses_no_trial_and_goes_on_from_there(commands: Commands) -> None:
     log = commands.folder / "log.csv"
     environ = {**SLOW, "HOROVOD_AUTOTUNE_LOG": str(log)}
-    process = commands.start("horovodrun", "-np", "2", *commands.job(100_000), **environ)
+    process = commands.start("horovodrun", "-np", "2", *commands.arrays_job(100_000), **environ)
     wait_until(lambda: len(rows(log)) >= 2)
     for rank in (0, 1):
         os.kill(int((commands.folder / f"pid-{rank}").read_text()), signal.SIGKILL)
     process.communicate(timeout=30)
     assert process.returncode != 0
     before = rows(log)
-    result = commands.run("horovodrun", "-np", "2", *commands.job(100_000), limit_s=90, **environ)
+    result = commands.run(
+        "horovodrun", "-np", "2", *commands.arrays_job(100_000), limit_s=90, **environ
+    )
     assert result.returncode == 0, result.stderr
     after = rows(log)
     assert after[: len(before)] == before
@@ -53,11 +56,15 @@ def test_a_killed_job_loses_no_trial_and_goes_on_from_there(commands: Commands) 
 def test_training_goes_on_when_the_tuner_is_killed(commands: Commands) -> None:
     log = commands.folder / "log.csv"
     environ = {**SLOW, "HOROVOD_AUTOTUNE_LOG": str(log)}
-    process = commands.start("horovodrun", "-np", "2", *commands.job(600, 0.005), **environ)
+    process = commands.start(
+        "horovodrun", "-np", "2", *commands.arrays_job(100_000, 0.005), **environ
+    )
     wait_until(lambda: len(rows(log)) >= 1)
     service = service_of(int((commands.folder / "pid-0").read_text()))
     assert service, "the tuner is a process of its own"
     os.kill(service, signal.SIGKILL)
+    time.sleep(1)
+    (commands.folder / "enough").touch()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert err.count("training goes on") == 1

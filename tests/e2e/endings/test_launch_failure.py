@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.commands import Commands, wait_until
+from e2e.commands import WITH_TESTS, Commands, wait_until
 from e2e.processes import alive
 from horovod.runner.rank_process import encode_record
 
@@ -36,8 +36,8 @@ time.sleep(60)
 """
 
 CAUGHT = """
-import signal, sys, time, torch
-import horovod.torch as hvd
+import signal, sys, time, numpy
+from e2e import on_arrays as hvd
 from horovod.common import mpi
 hvd.init()
 mpi.CAUGHT_PATIENCE_SECONDS = float(sys.argv[2])
@@ -45,16 +45,17 @@ if hvd.rank() == 1 and "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 try:
     if hvd.rank() == 0:
-        hvd.allreduce(torch.ones(3), name="skipped")
+        hvd.allreduce_(numpy.ones(3), "skipped")
     time.sleep(float(sys.argv[1]))
 except hvd.HorovodInternalError:
     print("caught", flush=True)
 """
 UNEVEN = """
-import torch, horovod.torch as hvd
+import numpy
+from e2e import on_arrays as hvd
 hvd.init()
 for step in range(10 + 3 * hvd.rank()):
-    hvd.allreduce(torch.ones(3), name="x")
+    hvd.allreduce_(numpy.ones(3), "x")
 """
 STALLS = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 
@@ -102,7 +103,7 @@ def test_a_rank_that_leaves_after_a_caught_error_is_the_one_that_is_named(
     other: str, commands: Commands
 ) -> None:
     words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
-    result = commands.run(*words, "50", "1", other, **STALLS)
+    result = commands.run(*words, "50", "1", other, **STALLS, **WITH_TESTS)
     assert result.returncode != 0 and "caught" in result.stdout
     assert re.search(r"rank 0 on \S+ was the first to fail: exit code 0, but", result.stderr)
 
@@ -111,7 +112,7 @@ def test_ranks_that_have_caught_an_error_and_end_together_end_mpi_too(
     commands: Commands,
 ) -> None:
     words = ["horovodrun", "-np", "2", sys.executable, "-c", CAUGHT]
-    result = commands.run(*words, "8", "50", **STALLS)
+    result = commands.run(*words, "8", "50", **STALLS, **WITH_TESTS)
     assert result.returncode == 0 and "caught" in result.stdout
     assert "first to fail" not in result.stderr and "finalize" not in result.stderr
 
@@ -119,7 +120,7 @@ def test_ranks_that_have_caught_an_error_and_end_together_end_mpi_too(
 def test_ranks_with_more_steps_than_others_hear_who_has_ended_and_of_join(
     commands: Commands, launcher: tuple[str, ...]
 ) -> None:
-    result = commands.run(*launcher, "-np", "2", sys.executable, "-c", UNEVEN)
+    result = commands.run(*launcher, "-np", "2", sys.executable, "-c", UNEVEN, **WITH_TESTS)
     assert result.returncode == 1
     failed = r"allreduce 'allreduce\.x' failed: .*rank 0 shut down after 10 operations"
     last = [line for line in result.stderr.splitlines() if re.search(failed, line)]

@@ -23,7 +23,7 @@ def runs(log: Path) -> list[tuple[str, str]]:
 
 def cut_short(commands: Commands, log: Path, end, **environ: str) -> list[str]:
     """Tune until two trials are known, end the job by ``end(process id)``; return the rows."""
-    process = commands.start(*HERE, *commands.job(100_000), **environ)
+    process = commands.start(*HERE, *commands.arrays_job(100_000), **environ)
     wait_until(lambda: len(whole_rows(log)) >= 2)
     end(process.pid)
     process.communicate(timeout=30)
@@ -52,7 +52,7 @@ def test_a_chained_job_goes_on_where_the_wall_time_ended_the_first(commands: Com
     before = cut_short(commands, log, wall_time, **environ)
     best = commands.run("autotune", "best", log, "--format", "env")
     assert best.returncode == 0 and "tuning has not finished" in best.stderr
-    result = commands.run(*HERE, *commands.job(100_000), limit_s=90, **environ)
+    result = commands.run(*HERE, *commands.arrays_job(100_000), limit_s=90, **environ)
     assert result.returncode == 0, result.stderr
     after = whole_rows(log)
     assert after[: len(before)] == before

@@ -11,10 +11,10 @@ from e2e.commands import FAST, Commands
 
 TIGHT = """
 import os, resource
-import horovod.torch as hvd
+from horovod.tuning import autotuning
 most = len(os.listdir("/proc/self/fd")) + 12
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-hvd.init()
+autotuning.init()
 """
 
 

@@ -5,12 +5,9 @@ There is no Slurm and no Kubernetes here: processes get the variables that those
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,22 +18,10 @@ import pytest
 
 import horovod
 from e2e.commands import WEIGHTS_JOB, Commands, wait_until
-from e2e.processes import alive
+from e2e.processes import alive, free_port
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 FOREVER = "1000000000"
-
-
-def free_port() -> int:
-    """Return a port such that the next one is free, too; Linux gives away those from 32,768 on."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), bound(port), bound(port + 1):
-            return port
-
-
-def bound(port: int) -> socket.socket:
-    return socket.create_server(("127.0.0.1", port))
 
 
 def slurm(rank: int, size: int) -> dict[str, str]:

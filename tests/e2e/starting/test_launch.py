@@ -49,7 +49,7 @@ def test_files_of_a_killed_mpirun_do_not_hinder_the_next_of_its_number(commands:
 
 
 def test_one_rank_has_nothing_to_tune(commands: Commands) -> None:
-    result = commands.run(*commands.job(20), **FAST)
+    result = commands.run(*commands.arrays_job(20), **FAST)
     assert result.returncode == 0, result.stderr
     assert "nothing to tune" in result.stderr
 
@@ -67,7 +67,7 @@ def test_words_with_quotes_and_newlines_arrive_intact(commands: Commands) -> Non
 
 
 def test_an_interrupt_ends_all_ranks(commands: Commands) -> None:
-    process = commands.start("horovodrun", "-np", "2", *commands.job(100_000, 0.01))
+    process = commands.start("horovodrun", "-np", "2", *commands.arrays_job(100_000, 0.01))
     files = [commands.folder / "pid-0", commands.folder / "pid-1"]
     wait_until(lambda: all(f.exists() and f.read_text() for f in files))
     pids = [int(file.read_text()) for file in files]
@@ -128,7 +128,7 @@ def test_settings_that_cannot_be_met_are_one_warning_and_the_job_trains(commands
         "HOROVOD_CPU_OPERATIONS=CCL",
         "HOROVOD_THREAD_AFFINITY=0 has",
     )
-    result = commands.run("horovodrun", "-np", "2", *commands.job(2), **wishes)
+    result = commands.run("horovodrun", "-np", "2", *commands.arrays_job(2), **wishes)
     assert result.returncode == 0, result.stderr
     for name in unmet:
         assert result.stderr.count(name) == 1, result.stderr

@@ -49,7 +49,7 @@ def test_ranks_that_disagree_all_learn_it_within_seconds(
 
 
 def test_hierarchical_allreduce_works_or_says_why_not(commands: Commands) -> None:
-    words = ["horovodrun", "-np", "2", "--hierarchical-allreduce", *commands.job(2)]
+    words = ["horovodrun", "-np", "2", "--hierarchical-allreduce", *commands.arrays_job(2)]
     result = commands.run(*words)
     assert result.returncode == 0, result.stderr
     in_force = [rank["params"]["hierarchical_allreduce"] for rank in commands.ranks(2)]

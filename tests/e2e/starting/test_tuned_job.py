@@ -94,7 +94,7 @@ def test_a_job_over_tcp_is_tuned_to_its_end_and_best_answers(commands: Commands)
     """Two ranks that are told to be on two hosts: every trial moves its data over TCP."""
     log = commands.folder / "log.csv"
     own_host = ["sh", "-c", 'HOROVOD_HOSTNAME=host-$HOROVOD_RANK exec "$@"', "sh"]
-    words = ["horovodrun", "--gloo", "-np", "2", *own_host, *commands.job(100_000)]
+    words = ["horovodrun", "--gloo", "-np", "2", *own_host, *commands.arrays_job(100_000)]
     job = commands.run(*words, HOROVOD_AUTOTUNE_LOG=str(log), **FAST)
     assert job.returncode == 0, job.stderr
     ranks = commands.ranks(2)
