@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,20 +18,30 @@ from e2e.conftest import Once
 
 HERE = Path(__file__).parent / "ddp"
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+RANKS = (sys.executable, str(HERE / "ranks.py"))
+TWO_RANKS = (*RANKS, "2")
+"""As torchrun, which each time imports torch for itself."""
 TUNED = {name: value for name, value in FAST.items() if name != "HOROVOD_AUTOTUNE"}
 STEPS = 300
 LONG = ("--pause-ms", "20")
 """For a job that lasts longer than the imports of the tuner: there is a trial."""
+SHORT = ("--steps", "40")
+"""For a job that is not tuned at all."""
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(HERE))
 
 
 def train(
-    commands: Commands, *more: str, log: str = "", peculiar: str = "", **environ: str
+    commands: Commands,
+    *more: str,
+    log: str = "",
+    peculiar: str = "",
+    launcher: Sequence[str] = TWO_RANKS,
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run the job, tuned where ``log`` is given."""
-    words: list[str | Path] = [*TORCHRUN, HERE / "job.py", "--steps", str(STEPS), *more]
+    words: list[str | Path] = [*launcher, HERE / "job.py", "--steps", str(STEPS), *more]
     words += ["--peculiar", peculiar] if peculiar else []
     if log:
         words = ["autotune", "run", "--log", log, "--", *words]
@@ -60,7 +71,7 @@ def plain(once: Once) -> str:
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What ``equal.py`` has found of each of its cases."""
     commands = Commands(tmp_path_factory.mktemp("equal"))
-    done = commands.run(*TORCHRUN, HERE / "equal.py", limit_s=240)
+    done = commands.run(*TWO_RANKS, HERE / "equal.py", limit_s=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -79,7 +90,7 @@ def test_weights_are_bit_equal_however_often_buckets_are_made_anew(cases: dict) 
 def test_on_three_ranks_gradients_are_the_exact_mean_and_ranks_stay_equal(
     commands: Commands,
 ) -> None:
-    done = commands.run(*TORCHRUN[:-1], "3", HERE / "three.py", limit_s=90)
+    done = commands.run(*RANKS, "3", HERE / "three.py", limit_s=90)
     assert done.returncode == 0, done.stderr[-3000:]
     worst, ranks_are_equal, swaps = json.loads(done.stdout.splitlines()[-1])
     assert worst < 2**-21 and ranks_are_equal and swaps >= 28
@@ -88,7 +99,7 @@ def test_on_three_ranks_gradients_are_the_exact_mean_and_ranks_stay_equal(
 def test_what_a_step_waits_for_is_seen_where_the_optimizer_computes_the_gradients(
     commands: Commands,
 ) -> None:
-    done = commands.run(*TORCHRUN, HERE / "closure.py", limit_s=90, **TUNED)
+    done = commands.run(*TWO_RANKS, HERE / "closure.py", limit_s=90, **TUNED)
     assert done.returncode == 0, done.stderr[-3000:]
     waited_ms = json.loads(done.stdout.splitlines()[-1])
     assert waited_ms["plain"] > 10 and waited_ms["closure"] > 10
@@ -97,7 +108,7 @@ def test_what_a_step_waits_for_is_seen_where_the_optimizer_computes_the_gradient
 def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
     commands: Commands, plain: str
 ) -> None:
-    done = train(commands, *LONG, log="log.csv", **TUNED)
+    done = train(commands, *LONG, log="log.csv", launcher=TORCHRUN, **TUNED)
     assert done.stdout == plain
     view = read_log(str(commands.folder / "log.csv"))
     assert view.trials[0].params == DdpParams()
@@ -185,8 +196,8 @@ def test_a_module_in_a_cuda_graph_keeps_its_buckets(commands: Commands, plain: s
 
 @pytest.mark.parametrize("kind", ["fsdp", "fully_shard"])
 def test_a_job_of_fsdp_is_left_alone_and_told_so(commands: Commands, kind: str) -> None:
-    untuned = train(commands, peculiar=kind)
-    done = train(commands, log="log.csv", peculiar=kind, **TUNED)
+    untuned = train(commands, *SHORT, peculiar=kind)
+    done = train(commands, *SHORT, log="log.csv", peculiar=kind, **TUNED)
     assert done.stdout == untuned.stdout and "checksum" in done.stdout
     (line,) = lines(done)
     assert "no DistributedDataParallel module was made" in line
@@ -195,8 +206,8 @@ def test_a_job_of_fsdp_is_left_alone_and_told_so(commands: Commands, kind: str) 
 
 
 def test_a_hook_with_a_state_per_bucket_is_left_alone(commands: Commands) -> None:
-    untuned = train(commands, peculiar="powersgd")
-    done = train(commands, log="log.csv", peculiar="powersgd", **TUNED)
+    untuned = train(commands, *SHORT, peculiar="powersgd")
+    done = train(commands, *SHORT, log="log.csv", peculiar="powersgd", **TUNED)
     assert done.stdout == untuned.stdout
     assert any("powerSGD_hook" in line for line in lines(done))
 
@@ -210,8 +221,7 @@ def test_nothing_changes_while_ranks_join(commands: Commands) -> None:
 def test_a_job_without_a_module_or_with_one_rank_says_so(commands: Commands) -> None:
     assert "no DistributedDataParallel" in train(commands, log="a.csv", peculiar="no_module").stderr
     done = commands.run(
-        *("autotune", "run", "--log", "b.csv", "--", "torchrun", "--standalone"),
-        *("--nproc-per-node", "1", HERE / "job.py", "--steps", "5"),
+        *("autotune", "run", "--log", "b.csv", "--", *RANKS, "1", HERE / "job.py", "--steps", "5"),
         limit_s=90,
     )
     assert done.returncode == 0 and "a job of 1 rank does not communicate" in done.stderr
