@@ -35,7 +35,7 @@ from autotune.ddp.agreement import Agreed, Agreement, Coordinator, Declined, Mem
 from autotune.ddp.lines import Invitation, Listener, connect
 from autotune.ddp.session import Session
 from autotune.ddp.settings import JobSettings, kind_for, replayed
-from autotune.ddp.steps import Steps
+from autotune.ddp.steps import IDLE_STEPS, Steps
 from autotune.nccl.offer import decided, offered
 from autotune.nccl.plugin import Plugin
 from autotune.nccl.start import versions_of
@@ -54,25 +54,23 @@ SPARE = 1.1
 """Copies of the gradients that must fit into a device's free memory before buckets are made."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class _Module:
     """A module that is watched, with what the script has set and what its buckets are made by.
 
     Attributes:
-        ref: The module.
+        ref: Returns the module, None where it is gone.
         index: Its number for ``Steps``.
+        is_device: It is on a CUDA device.
         own: What the script has set.
         params: What its buckets are made by.
     """
 
-    ref: weakref.ref[Any]
+    ref: Callable[[], Any]
     index: int
+    is_device: bool
     own: DdpParams
     params: DdpParams
-
-    def is_of(self, ddp: Any) -> bool:
-        """Return whether this is that module, not one that was there before it."""
-        return self.ref() is ddp
 
 
 class Adapter:
@@ -97,13 +95,18 @@ class Adapter:
         self._source = StepSource()
         self._baseline = DdpParams()
         self._epoch, self._setting = 0, DdpParams()
+        self._ender: weakref.ref[Any] | None = None
         self._seen_steps = self._passes = 0
+        self._rest, self._stride, self._may_rest = 0, 1, False
         self._steps: Steps | None = None
+        self._watched: Steps | None = None
+        self._counts: list[int] = []
         self._listener: Listener | None = None
         self._agreement: Agreement | None = None
         self._kind: type[DdpParams] = DdpParams
         self._switch: nccl.Switch | None = None
         self._told = self._refused = _of_nccl(DdpNcclParams())
+        self._is_untold = False
 
     # ---- the start ------------------------------------------------------------------------------
 
@@ -116,7 +119,9 @@ class Adapter:
             return
         assert self._steps is not None
         own, index = private.setting_of(ddp), self._steps.add_module(ddp)
-        self._modules[id(ddp)] = _Module(ref=weakref.ref(ddp), index=index, own=own, params=own)
+        self._modules[id(ddp)] = _Module(
+            ref=weakref.ref(ddp), index=index, is_device=self._is_device(ddp), own=own, params=own
+        )
         self._due = self._find_due()
         self._owned |= {id(one) for one in ddp.module.parameters()}
         for optimizer in [one for one, number in self._numbers.items() if not number]:
@@ -179,6 +184,7 @@ class Adapter:
         if verdict.reason:
             return verdict.reason
         self._steps = Steps(is_device=self._is_device(ddp))
+        self._counts = self._steps.counts
         self._kind = settings_of(verdict.table)  # type: ignore[assignment]
         self._baseline = self._kind.from_dict(self._baseline.as_dict())
         start = self._baseline.as_dict() if verdict.start is None else verdict.start
@@ -186,6 +192,7 @@ class Adapter:
         if issubclass(self._kind, DdpNcclParams):
             group = dist.new_group(backend="gloo", timeout=GROUP_PATIENCE)
             self._switch = nccl.Switch(Plugin(offered()), _rounds_in(group), size=self._size)
+            self._is_untold = True
         if verdict.invitation is not None:
             self._connect(verdict.invitation)
         self._watch(is_device=self._is_device(ddp))
@@ -198,6 +205,7 @@ class Adapter:
             if self._listener is not None:
                 lines = self._listener.accept(self._size)
                 self._agreement = Coordinator(lines, self._kind, register)
+                self._watched = self._steps
             else:
                 line = connect(invitation, self._rank, _host())
                 self._agreement = Member(line, self._kind, register)
@@ -271,8 +279,7 @@ class Adapter:
 
     def _watch(self, *, is_device: bool) -> None:
         private.watch_forward(self.before_forward)
-        ends = private.never_compiled(self.stepped)
-        register_optimizer_step_post_hook(lambda optimizer, *_: ends(optimizer))
+        register_optimizer_step_post_hook(private.never_compiled(self.stepped))
         if is_device and self._rank == 0:
             has_gradients = private.never_compiled(self.has_gradients)
 
@@ -286,61 +293,77 @@ class Adapter:
     # ---- while the job trains -------------------------------------------------------------------
 
     def before_forward(self, ddp: Any) -> None:
-        """Make the module's buckets anew, where that is due, and take note of the pass.
-
-        What was agreed on is made also where something has failed here since: the others make it.
-        """
-        if self._is_off:
-            return
-        if private.is_joining(ddp):
-            self._has_joined = True
-            return
+        """Take note of the pass, and make the module's buckets anew where that is due."""
         module = self._modules.get(id(ddp))
-        if module is None or not module.is_of(ddp) or not private.synchronises(ddp):
+        if self._is_off or module is None or module.ref() is not ddp:  # but one that was there
+            return
+        synchronises = private.synchronises(ddp)
+        if not synchronises:
+            self._has_joined |= synchronises is None
             return
         if ddp.training:
             self._passes += 1
+        self._counts[module.index] += 1
+        if not self._rest or self._due or self._is_untold or module.is_device:
+            self._begin_pass(module, ddp)
+
+    def _begin_pass(self, module: _Module, ddp: Any) -> None:
+        """Make what was agreed on, also where something has failed here: the others make it."""
         if private.is_captured(ddp):
             self._leave("the module is captured in a CUDA graph, which keeps the buckets it has")
             return
-        if self._switch is not None:
+        if self._is_untold:
+            self._is_untold = False
             self._tell_nccl()
         if module in self._due:
             self._make(module, ddp, self._wanted_of(module))
             self._due = self._find_due()
-        if self._rank == 0 and self._steps is not None and self._is_watched:
+        if self._watched is not None and not self._rest:
             try:
-                self._steps.forward(module.index, ddp)
+                self._watched.forward(ddp)
             except Exception as error:
                 self._fail(error)
 
     def has_gradients(self, optimizer: Any) -> None:
         """Take note that an optimizer is about to use its gradients."""
-        if self._rank or not self._is_watched:
+        if self._watched is None or self._rest:
             return
         try:
-            if self._steps is not None and self._number_of(optimizer) is not None:
-                self._steps.backward_ends()
+            if self._number_of(optimizer) is not None:
+                self._watched.backward_ends()
         except Exception as error:
             self._fail(error)
 
     def stepped(self, optimizer: Any) -> None:
         """End a training step if this optimizer ends them; the same on all ranks."""
-        if self._is_off or self._has_ended or self._agreement is None:
+        agreement = self._agreement
+        if agreement is None or self._has_ended or self._is_off:
             return
-        number = self._number_of(optimizer)
-        if number is None or not self._source.ends_step(number):
+        if (self._ender is None or self._ender() is not optimizer) and not self._ends(optimizer):
             return
         if self._has_joined:
             self._has_joined = False
-            return
+        elif self._rest:
+            self._rest -= 1
+            agreement.pass_by(self._passes)
+        else:
+            self._end_step(agreement)
+
+    def _end_step(self, agreement: Agreement) -> None:
+        """Report the steps that end here, agree on what comes, and rest where nothing does."""
         try:
             if not self._has_failed:
                 self._report()
         except Exception as error:
             self._fail(error)
+        wanted = self.session.wanted
+        if agreement.is_settled(wanted):
+            agreement.pass_by(self._passes)
+            if self._may_rest:
+                self._stride, self._rest = IDLE_STEPS, IDLE_STEPS - 1
+            return
         try:
-            outcome = self._agreement.step(self._passes, self.session.wanted, self._can_make)
+            outcome = agreement.step(self._passes, wanted, self._can_make)
         except Exception as error:
             self._end(f"rank {self._rank} has lost the others ({_short(error)})")
             return
@@ -362,7 +385,7 @@ class Adapter:
 
     def forget(self) -> None:
         """Let go of service and lines in a forked child."""
-        self._is_off = True
+        self._is_off, self._watched = True, None
         self.session.forget()
         if self._agreement is not None:
             self._agreement.forget()
@@ -391,20 +414,15 @@ class Adapter:
 
     # ---- below ----------------------------------------------------------------------------------
 
-    @property
-    def _is_watched(self) -> bool:
-        """Whether what the steps here do is of interest."""
-        is_over = self._is_off or self._has_failed or self._has_ended
-        return not is_over and self._agreement is not None
-
     def _report(self) -> None:
         if self._seen_steps < 2:  # what the script has added to the modules is there by now
             self._stop_if_untunable()
         self._seen_steps += 1
-        if self._rank == 0 and self._steps is not None and not self._has_failed:
-            is_idle = self.session.is_idle
-            if self._steps.end(self._epoch, is_idle=is_idle):
-                self.session.step_ended(self._steps.take, is_idle=is_idle)
+        if self._watched is not None:
+            count, self._stride = self._stride, 1
+            is_long = self._watched.end(self._epoch, count=count)
+            is_idle = self.session.step_ended(self._watched.take, is_urgent=is_long)
+            self._may_rest = is_idle and self._watched.is_uniform
 
     def _stop_if_untunable(self) -> None:
         for module in self._modules.values():
@@ -416,6 +434,8 @@ class Adapter:
         match outcome:
             case Agreed(change=change):
                 self._epoch, self._setting = change.epoch, self._kind.from_dict(change.params)
+                self._is_untold = self._switch is not None
+                self.session.changed()
                 self._due = self._find_due()
             case Declined(change=change, count=count):
                 if self._rank == 0:
@@ -471,6 +491,15 @@ class Adapter:
                 self._source.register(number, None)
         return number or None
 
+    def _ends(self, optimizer: Any) -> bool:
+        """Return whether this optimizer ends a step; it need not be asked again if no other is."""
+        number = self._number_of(optimizer)
+        if number is None:
+            return False
+        ends = self._source.ends_step(number)
+        self._ender = weakref.ref(optimizer) if ends else None
+        return ends
+
     def _is_timed(self, ddp: Any) -> bool:
         """Whether the module's own log of each step is read here: not where that waits."""
         return self._rank == 0 and self._agreement is not None and not self._is_device(ddp)
@@ -486,7 +515,7 @@ class Adapter:
         """Change nothing here any more, and let rank 0 know with the next change."""
         if self._has_failed or self._has_ended or self._is_off:
             return
-        self._has_failed = True
+        self._has_failed, self._watched = True, None
         logger.warning("autotune: tuning ends: %s; training goes on as it is", why)
         if self._agreement is None:
             self._is_off = True
@@ -497,11 +526,11 @@ class Adapter:
         """End it at once, at the same place of the training on all ranks."""
         if self._agreement is not None and not self._has_ended:
             self._end(why)
-        self._is_off = True
+        self._is_off, self._watched = True, None
 
     def _end(self, reason: str) -> None:
         """Agree on nothing more; what was agreed on before is made all the same."""
-        self._has_ended = True
+        self._has_ended, self._watched = True, None
         if self._agreement is not None:
             self._agreement.close()
         if self._rank == 0:

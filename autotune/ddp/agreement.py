@@ -127,6 +127,21 @@ class Agreement(Protocol):
     def fail(self) -> None:
         """Something has failed on this rank: it makes what it has promised, and nothing else."""
 
+    def is_settled(self, proposal: Change | None) -> bool:
+        """Return whether there is nothing to agree on, so that ``pass_by`` may be called.
+
+        Args:
+            proposal: As ``step``.
+        """
+        ...
+
+    def pass_by(self, passes: int) -> None:
+        """Take note of the end of a step like ``step``, and agree on nothing there.
+
+        Args:
+            passes: As ``step``.
+        """
+
     def step(
         self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
     ) -> Outcome | None:
@@ -209,8 +224,9 @@ class Coordinator:
         """See ``Agreement``."""
         if self._is_over:
             return None
-        self._clock += 1
-        self._passes.append(passes)
+        self.pass_by(passes)
+        if self.is_settled(proposal):
+            return None
         before, self._ended = self._ended, time.monotonic()
         self._step_s = self._ended - before
         outcome: Outcome | None = None
@@ -226,6 +242,16 @@ class Coordinator:
         elif proposal is not None and proposal.epoch > self._epoch and self._clock >= self._next:
             self._propose(proposal)
         return outcome
+
+    def is_settled(self, proposal: Change | None) -> bool:
+        """See ``Agreement``."""
+        is_news = proposal is not None and proposal.epoch > self._epoch
+        return not is_news and self._open is None and not self._trouble
+
+    def pass_by(self, passes: int) -> None:
+        """See ``Agreement``."""
+        self._clock += 1
+        self._passes.append(passes)
 
     def close(self) -> None:
         """See ``Agreement``."""
@@ -349,7 +375,7 @@ class Member:
         """See ``Agreement``."""
         if self._is_over:
             return None
-        self._clock += 1
+        self.pass_by(passes)
         try:
             while self._promised is None and (found := self._line.receive()):
                 if found[0] == Word.PROPOSE:  # else a decision that was not waited for
@@ -361,6 +387,14 @@ class Member:
         except OSError as error:
             self.close()
             return Over(reason=str(error))
+
+    def is_settled(self, proposal: Change | None) -> bool:
+        """See ``Agreement``: a proposal may arrive at any step."""
+        return self._is_over
+
+    def pass_by(self, passes: int) -> None:
+        """See ``Agreement``."""
+        self._clock += 1
 
     def close(self) -> None:
         """See ``Agreement``."""

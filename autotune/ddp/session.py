@@ -20,6 +20,9 @@ logger = logging.getLogger("autotune.ddp")
 
 TALK_SECONDS, IDLE_TALK_SECONDS = 0.04, 1.0
 """How often the service hears of steps, while it tunes and after: shorter ones go together."""
+TALK_STEPS = 3
+"""Of longer steps so many go together while it tunes, counted from a change on: the window that is
+read after a change is a multiple of them, so nothing is decided later for that."""
 
 
 class Session(ServiceSession):
@@ -33,7 +36,7 @@ class Session(ServiceSession):
         super().__init__(logger, DdpParams, tag="ddp")
         self.wanted: Change | None = None
         self._is_training_now = False
-        self._next_talk = 0.0
+        self._next_talk, self._untold = 0.0, 0
         self._signatures: list[protocol.Signature] = []
         self._checks: list[protocol.ResultCheck] = []
         self._records: list[protocol.StepRecord] = []
@@ -63,24 +66,35 @@ class Session(ServiceSession):
             return self._epochs.is_final
         return self.state in ("lost", "off", "nothing to tune")
 
-    def step_ended(self, steps: Callable[[], Taken], *, is_idle: bool) -> None:
+    def step_ended(self, steps: Callable[[], Taken], *, is_urgent: bool) -> bool:
         """Talk to the service where that is due.
 
         Args:
             steps: Returns the steps that have ended since it was called before, and what steps of
                 new kinds reduce.
-            is_idle: See the attribute.
+            is_urgent: The service hears of this one at once, as soon as it hears of any.
+
+        Returns:
+            Whether nothing is tried now, see ``is_idle``.
         """
+        is_idle = self.state != "tuning" and self.is_idle
         service = self._service
         if service is None:
-            return
+            return is_idle
         now = time.monotonic()
-        if now >= self._next_talk:
+        self._untold += 1
+        if now >= self._next_talk and (self._untold >= TALK_STEPS or is_urgent or is_idle):
             self._next_talk = now + (IDLE_TALK_SECONDS if is_idle else TALK_SECONDS)
+            self._untold = 0
             self.add(*steps())
             self._pump()
         elif not is_idle and service.has_word:
             self._pump()
+        return is_idle
+
+    def changed(self) -> None:
+        """Take note that another setting is in force from the next step on."""
+        self._untold = 0
 
     def add(
         self, records: Collection[protocol.StepRecord], signatures: Collection[protocol.Signature]

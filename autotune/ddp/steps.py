@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ may be unused."""
 
 @dataclass(kw_only=True, slots=True)
 class _Kind:
-    """Steps that reduce the same; ``seen``: how many there were."""
+    """Steps that reduce the same; ``seen``: how many there were, as far as that is of interest."""
 
     content: tuple[tuple[int, int], ...]
     signature: int
@@ -66,42 +66,38 @@ def content_hash(content: Sequence[tuple[int, int]]) -> int:
 class HostSteps:
     """Steps of modules in host memory."""
 
+    is_precise = True
+    """Look up how long the step under way waits; else it is taken to wait as long as those before,
+    unless it takes much longer."""
+
     def __init__(self) -> None:
         self._began: float | None = None
         self._exposed_us = self._latest_us = self._usual_us = 0.0
         self._unread: list[Any] = []
         self._known: list[tuple[_Step, float]] = []
 
-    def forward(self, ddp: Any, *, is_precise: bool) -> None:
-        """Take note of a forward pass that begins and synchronises, in a step that ``end`` ends.
-
-        Args:
-            ddp: The module.
-            is_precise: As ``end``, for the step in which it begins.
-        """
-        if any(one is ddp for one in self._unread):
-            if is_precise:  # the pass before it was in this step, too
-                private.log_backward(ddp)
-                self._exposed_us += private.exposed_us(ddp)
-        else:
+    def forward(self, ddp: Any) -> None:
+        """Take note of a forward pass that begins and synchronises, in a step that ``end`` ends."""
+        if ddp not in self._unread:
             self._unread.append(ddp)
+        elif self.is_precise:  # the pass before it was in this step, too
+            private.log_backward(ddp)
+            self._exposed_us += private.exposed_us(ddp)
 
     def backward_ends(self) -> None:
         """Take note that the optimizer begins."""
 
-    def end(self, step: _Step, *, is_precise: bool) -> None:
+    def end(self, step: _Step) -> bool:
         """End a step here, and with it those since the one that was ended before.
 
-        Args:
-            step: The steps.
-            is_precise: Look up how long the last of them waited; else they waited as long as those
-                before, unless they took much longer.
+        Returns:
+            Whether they may have taken much longer than usual ones.
         """
         now = time.perf_counter()
         began, self._began = self._began, now
         time_us = 0.0 if began is None else 1e6 * (now - began)
         is_long = time_us > LONG * self._usual_us * step.count
-        if self._unread and (is_precise or is_long):
+        if self._unread and (self.is_precise or is_long):
             for ddp in self._unread:
                 private.log_backward(ddp)
                 self._exposed_us += private.exposed_us(ddp)
@@ -112,6 +108,7 @@ class HostSteps:
         self._unread.clear()
         if began is not None:
             self._known.append((step, time_us))
+        return is_long
 
     def take(self) -> list[tuple[_Step, float]]:
         """Return the steps that are known by now and were not returned yet, with times in us."""
@@ -122,6 +119,9 @@ class HostSteps:
 class DeviceSteps:
     """Steps of modules on a CUDA device: times between events of the stream that computes."""
 
+    is_precise = True
+    """See the host's; here it costs nothing."""
+
     def __init__(self) -> None:
         self._last: Any = None
         self._pending: deque[tuple[_Step, Any, Any, list[Any]]] = deque()
@@ -131,7 +131,7 @@ class DeviceSteps:
         self._watched: set[int] = set()
         self._is_marked = True
 
-    def forward(self, ddp: Any, *, is_precise: bool) -> None:
+    def forward(self, ddp: Any) -> None:
         """Have the end of the backward computation marked."""
         self._is_marked = True
         if id(ddp) not in self._watched:
@@ -149,8 +149,8 @@ class DeviceSteps:
         if self._computed is not None:
             self._waited = _event()
 
-    def end(self, step: _Step, *, is_precise: bool) -> None:
-        """See the host's; here it costs nothing to be precise."""
+    def end(self, step: _Step) -> bool:
+        """See the host's: not known before the device has come so far."""
         now = _event()
         if self._last is not None:
             marks = [self._computed, self._waited]
@@ -161,6 +161,7 @@ class DeviceSteps:
                 self._pending.popleft()
         self._last, self._computed, self._waited = now, None, None
         self._is_marked = False
+        return True
 
     def take(self) -> list[tuple[_Step, float]]:
         """See the host's: what the device has come past."""
@@ -188,25 +189,37 @@ class Steps:
 
     Args:
         is_device: The modules are on a CUDA device.
+
+    Attributes:
+        counts: How often each module was reduced since the latest record; whoever sees a forward
+            pass that synchronises adds 1.
+        is_uniform: Steps that were one record have reduced the same, so far.
+        forward: Takes a module whose forward pass synchronises and begins, in the last step of a
+            record.
+        backward_ends: Called where the optimizer that ends steps begins.
     """
 
     def __init__(self, *, is_device: bool) -> None:
+        self.counts: list[int] = []
+        self.is_uniform = True
         self._clock: HostSteps | DeviceSteps = DeviceSteps() if is_device else HostSteps()
+        self.forward: Callable[[Any], None] = self._clock.forward
+        self.backward_ends: Callable[[], None] = self._clock.backward_ends
         self._operation = "cuda allreduce" if is_device else "allreduce"
         self._sizes: list[list[int]] = []
-        self._counts: dict[int, int] = {}
-        self._latest: tuple[dict[int, int], _Kind] | None = None
+        self._nothing: list[int] = []
+        self._usual: list[int] = []
         self._kind: _Kind | None = None
         self._kinds: dict[tuple[tuple[int, int], ...], _Kind] = {}
         self._news: list[Signature] = []
-        self._number = self._records = self._passed = 0
-        self._epoch = 0
-        self._is_read = self._is_precise = self._is_uniform = True
+        self._number = self._records = 0
 
     def add_module(self, ddp: Any) -> int:
-        """Know of a module, from its constructor on; return its index."""
+        """Know of a module, from its constructor on; return its index in ``counts``."""
         parameters = [one for one in ddp.module.parameters() if one.requires_grad]
         self._sizes.append([one.numel() * one.element_size() for one in reversed(parameters)])
+        for counts in (self.counts, self._nothing, self._usual):
+            counts.append(0)
         return len(self._sizes) - 1
 
     @property
@@ -214,58 +227,36 @@ class Steps:
         """Bytes of all modules' gradients."""
         return sum(map(sum, self._sizes))
 
-    def forward(self, index: int, ddp: Any) -> None:
-        """Take note of a forward pass that begins and synchronises."""
-        self._counts[index] = self._counts.get(index, 0) + 1
-        if self._is_read:
-            self._clock.forward(ddp, is_precise=self._is_precise)
-
-    def backward_ends(self) -> None:
-        """Take note that the optimizer that ends steps begins."""
-        self._clock.backward_ends()
-
-    def end(self, epoch: int, *, is_idle: bool = False) -> bool:
-        """End a step; return whether a record has ended with it.
+    def end(self, epoch: int, *, count: int = 1) -> bool:
+        """End steps that are one record; where they differ, it says nothing of a setting.
 
         Args:
-            epoch: Of the setting that was in force during the whole step.
-            is_idle: Nothing is being tried: several steps are one record.
-        """
-        if self._latest is not None and self._latest[0] == self._counts:
-            self._counts.clear()
-        else:
-            self._is_uniform &= not self._passed
-            self._latest = self._counts, self._kind_of(self._counts)
-            self._counts = {}
-        kind = self._latest[1]
-        kind.seen += 1
-        if kind.seen == 2:
-            self._news.append(self._signature(kind))
-        if not self._passed:
-            self._epoch, self._kind = epoch, kind
-        self._number += 1
-        is_merged = is_idle and self._is_uniform
-        has_ended = not is_merged or self._passed == IDLE_STEPS - 1
-        if has_ended:
-            self._end_record(epoch, kind)
-        else:
-            self._passed += 1
-        self._is_read = not is_merged or self._passed == IDLE_STEPS - 1
-        self._is_precise = self._is_read and self._records % PRECISE_EVERY == 0
-        return has_ended
+            epoch: Of the setting that was in force during all of them.
+            count: How many there are.
 
-    def _end_record(self, epoch: int, kind: _Kind) -> None:
-        """End a record; where its steps differ, it is one that says nothing of a setting."""
-        is_one = epoch == self._epoch and kind is self._kind
-        step = _Step(
-            number=self._number - self._passed - 1,
-            count=self._passed + 1,
-            epoch=epoch if is_one else -1,
-            kind=kind,
-        )
-        self._clock.end(step, is_precise=self._is_precise)
+        Returns:
+            Whether they may have taken much longer than usual ones.
+        """
+        usual = self._usual if count == 1 else [count * one for one in self._usual]
+        if self._kind is None or self.counts != usual:
+            if count > 1:
+                self.is_uniform, epoch = False, -1
+            else:
+                self._usual = self.counts[:]
+                self._kind = self._kind_of(self._usual)
+        self.counts[:] = self._nothing
+        kind = self._kind
+        assert kind is not None
+        if kind.seen < 2:
+            kind.seen += 1
+            if kind.seen == 2:
+                self._news.append(self._signature(kind))
+        step = _Step(number=self._number, count=count, epoch=epoch, kind=kind)
+        self._number += count
+        is_long = self._clock.end(step)
         self._records += 1
-        self._passed = 0
+        self._clock.is_precise = self._records % PRECISE_EVERY == 0
+        return is_long
 
     def take(self) -> tuple[list[StepRecord], list[Signature]]:
         """Return the steps that are known and not returned yet, and what new kinds reduce."""
@@ -283,8 +274,8 @@ class Steps:
             signature=step.kind.signature,
         )
 
-    def _kind_of(self, counts: Mapping[int, int]) -> _Kind:
-        content = tuple(sorted(counts.items()))
+    def _kind_of(self, counts: Sequence[int]) -> _Kind:
+        content = tuple((index, count) for index, count in enumerate(counts) if count)
         kind = self._kinds.get(content)
         if kind is None:
             payload = sum(count * sum(self._sizes[index]) for index, count in content)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -190,14 +191,14 @@ def log_backward(ddp: Any) -> None:
     ddp.logger.set_runtime_stats_and_log()
 
 
-def synchronises(ddp: Any) -> bool:
-    """Return whether a forward pass that begins now has its gradients reduced."""
-    return torch.is_grad_enabled() and bool(ddp.require_backward_grad_sync)
+def synchronises(ddp: Any) -> bool | None:
+    """Return whether a forward pass that begins now has its gradients reduced.
 
-
-def is_joining(ddp: Any) -> bool:
-    """Return whether the module is in a ``join()``, where ranks end at different steps."""
-    return bool(ddp._join_config.enable)
+    None: the module is in a ``join()``, where ranks end at different steps.
+    """
+    if ddp._join_config.enable:
+        return None
+    return ddp.require_backward_grad_sync and torch.is_grad_enabled()
 
 
 def is_captured(ddp: Any) -> bool:
@@ -218,31 +219,38 @@ def watch_forward(before: Callable[[Any], None]) -> None:
         return plain(self, *inputs, **kwargs)
 
     before = never_compiled(before)
-    compiler: Any = torch.compiler
-    DdpClass._pre_forward = compiler.disable(_pre_forward, recursive=False)
+    DdpClass._pre_forward = _left_alone(_pre_forward)
 
 
-def never_compiled(function: Callable[[Any], None]) -> Callable[[Any], None]:
+def never_compiled(function: Callable[[Any], None]) -> Callable[..., None]:
     """Return a function that ``torch.compile`` leaves alone, whatever it is called from.
 
     What torch puts around it for that takes some 40 us where caches are cold, and is left out
-    where nothing is being compiled.
+    where nothing is being compiled. Further arguments, which torch gives to hooks, are ignored.
     """
     compiler: Any = torch.compiler
     guarded: Callable[[Any], None] = compiler.disable(function)
     frames: Any = getattr(torch._C._dynamo, "eval_frame", None)
-    compiling = getattr(frames, "get_eval_frame_callback", None)
-    if compiling is None:
-        return guarded
+    compiling = getattr(frames, "get_eval_frame_callback", lambda: guarded)
 
-    def run(given: Any) -> None:
+    def run(given: Any, *_: Any) -> None:
         if compiling() is None:
             function(given)
         else:
             guarded(given)
 
-    result: Callable[[Any], None] = compiler.disable(run, recursive=False)
-    return result
+    return _left_alone(run)
+
+
+def _left_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose own frame is not compiled, while those that it calls may be.
+
+    What ``torch.compiler`` offers for that is a wrapper that takes longer than what it wraps.
+    """
+    compiler: Any = torch.compiler
+    wrapped: Callable[..., Any] = compiler.disable(function, recursive=False)
+    skip = getattr(sys.modules.get("torch._dynamo.decorators"), "skip", None)
+    return wrapped if skip is None else skip(function)
 
 
 def begin_sum(numbers: torch.Tensor, group: Any) -> Any:

@@ -64,10 +64,13 @@ class EpochLedger:
         That is due where a step under it has waited for communication beyond its limit.
         """
         limited = self._limited
-        if limited is None or not any(is_beyond(limited, record) for record in records):
+        if limited is None:
             return None
-        self._limited = None
-        return self._change(limited.epoch + 1, limited.incumbent or self.safe)
+        for record in records:
+            if is_beyond(limited, record):
+                self._limited = None
+                return self._change(limited.epoch + 1, limited.incumbent or self.safe)
+        return None
 
     def without_tuner(self) -> Change | None:
         """Return the change to what is safe; None: nothing was ever changed."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -186,17 +187,15 @@ _TYPES: dict[str, type[Any]] = {
 _NAMES = {cls: name for name, cls in _TYPES.items()}
 _HINTS = {cls: typing.get_type_hints(cls) for cls in (*_NAMES, StepRecord, TunerSettings)}
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
-_RECORD_FIELDS = {each.name: each.default for each in fields(StepRecord)}
+_RECORD_FIELDS = [each.name for each in fields(StepRecord)]
+_row = operator.attrgetter(*_RECORD_FIELDS)
+"""Also of the engine's records."""
 
 
 def encode(message: Message) -> bytes:
     """Return ``message`` as one line, newline included."""
     if isinstance(message, Steps):
-        rows = [
-            [getattr(one, name, default) for name, default in _RECORD_FIELDS.items()]
-            for one in message.records
-        ]
-        content: dict[str, Any] = {"records": rows}
+        content: dict[str, Any] = {"records": [*map(_row, message.records)]}
     else:
         content = asdict(message)
     content["type"] = _NAMES[type(message)]

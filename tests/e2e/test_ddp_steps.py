@@ -29,10 +29,13 @@ class Job:
     def look(self, ddp: Any) -> None:
         self.looks += 1
 
-    def step(self, module: int = 0, *, epoch: int = 1, is_idle: bool = True) -> None:
-        self.steps.forward(self.indices[module], self.modules[module])
-        self.now_s += 1.0
-        self.steps.end(epoch, is_idle=is_idle)
+    def end(self, *modules: int, epoch: int = 1) -> bool:
+        """End a record of as many steps, in each of which that module was reduced."""
+        for module in modules:
+            self.steps.counts[self.indices[module]] += 1
+        self.steps.forward(self.modules[modules[-1]])
+        self.now_s += len(modules)
+        return self.steps.end(epoch, count=len(modules))
 
     def told(self) -> list[tuple[int, int, float, float, int]]:
         records, _ = self.steps.take()
@@ -42,52 +45,66 @@ class Job:
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     found = Job(monkeypatch)
-    found.step(is_idle=False)  # the time of the first one is not known
+    found.end(0)  # the time of the first one is not known
     return found
+
+
+REST = [0] * IDLE_STEPS
 
 
 def test_while_settings_are_tried_each_step_is_told(job: Job) -> None:
     for _ in range(8):
-        job.step(is_idle=False)
+        job.end(0)
     assert job.told() == [(number, 1, 1e6, 5e5, 1) for number in range(1, 9)]
 
 
 def test_after_that_several_are_told_at_a_time_and_looked_at_seldom(job: Job) -> None:
-    for _ in range(IDLE_STEPS):
-        job.step()
+    job.end(*REST)
     job.looks = 0
-    for _ in range(16 * IDLE_STEPS):
-        job.step()
+    for _ in range(16):
+        job.end(*REST)
     expected = [(1 + 4 * k, 4, 4e6, 2e6, 1) for k in range(17)]
     assert IDLE_STEPS == 4 and job.told() == expected
     assert job.looks == 4
 
 
-def test_a_step_that_takes_long_is_looked_at(job: Job) -> None:
-    for _ in range(2 * IDLE_STEPS):
-        job.step()
+def test_a_step_that_takes_long_is_looked_at_and_said_to_be_long(job: Job) -> None:
+    for _ in range(2):
+        job.end(*REST)
     job.looks = 0
     job.now_s += 100
-    for _ in range(IDLE_STEPS):
-        job.step()
-    assert job.looks == 1
+    assert job.end(*REST) and job.looks == 1
+    job.now_s += 100
+    assert not job.end(*REST)  # it is usual by now
 
 
-def test_steps_under_two_settings_say_nothing_of_either(job: Job) -> None:
-    for number in range(8):
-        job.step(epoch=1 if number < 6 else 2)
-    assert [epoch for *_, epoch in job.told()] == [1, -1]
+def test_steps_of_several_kinds_in_one_record_say_nothing_of_a_setting(job: Job) -> None:
+    assert job.steps.is_uniform
+    job.end(0, 1, 0, 1)
+    assert [(count, epoch) for _, count, *_, epoch in job.told()] == [(4, -1)]
+    assert not job.steps.is_uniform
 
 
-def test_when_settings_are_tried_again_each_step_is_told_again(job: Job) -> None:
-    for number in range(9):
-        job.step(is_idle=number < 6)
-    assert [(step, count) for step, count, *_ in job.told()] == [(1, 4), (5, 3), (8, 1), (9, 1)]
+def test_what_a_kind_of_step_reduces_is_told_when_it_has_come_twice(job: Job) -> None:
+    assert job.steps.take()[1] == []
+    job.end(1)
+    job.end(0)
+    (found,) = job.steps.take()[1]
+    assert found.operations == (("allreduce", 8), ("allreduce", 16))
+    job.end(1)
+    assert len(job.steps.take()[1]) == 1
+    job.end(1)
+    assert job.steps.take()[1] == []
 
 
-def test_steps_of_several_kinds_are_told_one_by_one(job: Job) -> None:
-    for number in range(12):
-        job.step(number % 2)
-    told = job.told()
-    assert sum(count for _, count, *_ in told) == 12
-    assert [(count, epoch) for _, count, *_, epoch in told[1:]] == [(1, 1)] * (len(told) - 1)
+def test_a_module_that_comes_late_is_another_kind_of_step_only_where_it_is_reduced(
+    job: Job,
+) -> None:
+    late = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    late.module = late[0]
+    assert job.steps.add_module(late) == 2
+    job.end(*REST)
+    assert job.steps.is_uniform
+    job.steps.counts[2] += 1
+    job.end(*REST)
+    assert not job.steps.is_uniform
