@@ -24,8 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from autotune.ddp import torch_private as private
 from autotune.tables.ddp import DdpParams
 
-STEPS = 112
-EVERY = 4
+STEPS = 200
+EVERY = 7
 """Steps from one swap to the next: 28 of them."""
 CAPS = (2048, 0, 1, 8192, 700, 2**20)
 SETTINGS = (
