@@ -49,8 +49,8 @@ lint: setup
 test-unit test-simulated test-engine test-parallel test-e2e test-tensorflow test-browser test-cluster test-chaos test-gpu: test-%: setup
 	$(BIN)/python tests/run_tiers.py $*
 
-# The binary wheel, into dist/; WHEEL_PYTHONS="python3.12 python3.13": one for each of these.
-wheel: .venv/wheel.stamp
+# The binary wheel, and that of the tuner alone, into dist/; WHEEL_PYTHONS="python3.12 python3.13": one for each of these.
+wheel: .venv/wheel.stamp wheel-autotune
 	timeout 1800 $(BIN)/python release/wheel.py --output dist $(WHEEL_PYTHONS)
 
 .venv/wheel.stamp: .venv/packages.stamp

@@ -190,13 +190,13 @@ def _settle_after(module: ModuleType) -> None:
 
     @functools.wraps(plain)
     def init_process_group(*arguments: Any, **options: Any) -> None:
-        from autotune.ddp import nccl
-
         plain(*arguments, **options)
         if not os.environ.get("RANK"):  # who has started the ranks has told them by other means
             _entry.speaks = module.get_rank() == 0
         try:
-            line = nccl.settle_start(module, options)
+            from autotune.ddp import nccl, torch_private
+
+            line = nccl.settle_start(module, options, torch_private.default_store)
         except Exception as error:
             line = f"NCCL's start-up settings stay: {error}"
         if line and _entry.speaks:

@@ -72,7 +72,9 @@ def _link(environ: Mapping[str, str]) -> Link:
     return link_of(environ, is_one_host=sizes[0] == sizes[1] or not all(sizes))
 
 
-def settle_start(torch_groups: Any, options: Mapping[str, Any]) -> str:
+def settle_start(
+    torch_groups: Any, options: Mapping[str, Any], store_of_job: Callable[[], Any]
+) -> str:
     """Find NCCL's start-up settings and put them in force. **Collective**, once.
 
     A job that replays takes those of its log.
@@ -80,6 +82,7 @@ def settle_start(torch_groups: Any, options: Mapping[str, Any]) -> str:
     Args:
         torch_groups: The module ``torch.distributed.distributed_c10d``, just initialised.
         options: What ``init_process_group`` was called with.
+        store_of_job: Returns the job's key-value store.
 
     Returns:
         A line for rank 0 to say; "": there is nothing to say.
@@ -95,10 +98,9 @@ def settle_start(torch_groups: Any, options: Mapping[str, Any]) -> str:
     rank, size = torch_groups.get_rank(), torch_groups.get_world_size()
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     hosts = -(-size // int(local_size)) if local_size.isdecimal() and int(local_size) else 1
-    store = torch_groups._get_default_store()
     return settle(
         "none" if replay else _link(os.environ),
-        _exchange_by(store, rank, size),
+        _exchange_by(store_of_job(), rank, size),
         rank=rank,
         size=size,
         gpu=int(os.environ.get("LOCAL_RANK", rank)),

@@ -130,9 +130,6 @@ class Groups:
     def get_world_size(self) -> int:
         return 1
 
-    def _get_default_store(self) -> Groups:
-        return self
-
     def set(self, key: str, text: str) -> None:
         self.store[key] = text
 
@@ -154,6 +151,7 @@ def test_a_job_that_replays_starts_nccl_as_the_log_says(
     path.write_text(render(Result(params=DdpParams(), job=job), "json"))
     monkeypatch.setenv("HOROVOD_AUTOTUNE_REPLAY", str(path))
     monkeypatch.setenv("NCCL_MIN_NCHANNELS", "2")
-    assert "as replayed: NCCL_BUFFSIZE=1048576" in settle_start(Groups(), {})
+    job = Groups()
+    assert "as replayed: NCCL_BUFFSIZE=1048576" in settle_start(job, {}, lambda: job)
     found = {name: os.environ[name] for name in VARIABLES if os.environ[name]}
     assert found == {"NCCL_BUFFSIZE": "1048576", "NCCL_MIN_NCHANNELS": "2"}
