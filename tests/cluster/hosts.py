@@ -233,11 +233,17 @@ class TwoHosts:
         """Run a job to its end.
 
         Raises:
-            subprocess.TimeoutExpired: It did not end within ``limit_s`` seconds.
+            subprocess.TimeoutExpired: It did not end within ``limit_s`` seconds; all that runs on
+                the hosts is killed.
         """
         process = self.start(ranks, words, **environ)
         try:
             out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            for host in self.hosts:  # a daemon takes the next mpirun of that number for its own
+                _kill_all_in(host.namespace)
+            raise
         finally:
             _kill(process)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -326,10 +332,14 @@ def _do(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def remove_namespace(name: str) -> None:
     """End what still runs in the network namespace ``name`` and remove it, if it exists."""
-    for word in _ip("netns", "pids", name, ok=True).split():
+    _kill_all_in(name)
+    _ip("netns", "del", name, ok=True)
+
+
+def _kill_all_in(namespace: str) -> None:
+    for word in _ip("netns", "pids", namespace, ok=True).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(word), signal.SIGKILL)
-    _ip("netns", "del", name, ok=True)
 
 
 def remove_leftovers() -> None:
