@@ -467,7 +467,7 @@ TEST(names_that_never_come_back_do_not_fill_the_memory) {
     end.after([&] {
       if (rank != 0) return;
       // What is on its way comes and goes; what is kept is there in every window but the first.
-      const auto least = [](const int64_t* of) {
+      const auto least = [&](const int64_t* of) {
         int64_t found = INT64_MAX;
         for (int i = 2; i < windows; ++i) found = std::min(found, of[i] - of[i - 1]);
         return found;
