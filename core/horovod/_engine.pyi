@@ -121,8 +121,8 @@ class MpiInterface:
     """MPI_BYTE, as ``mpi4py.MPI._handleof`` returns it."""
     no_request: int
     """MPI_REQUEST_NULL."""
-    isend: int
-    """Addresses of functions: MPI_Isend and so on."""
+    issend: int
+    """Addresses of functions: MPI_Issend and so on."""
     irecv: int
     testall: int
     cancel: int

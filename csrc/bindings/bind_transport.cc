@@ -28,7 +28,7 @@ void bind_transport(py::module_& module) {
       .def_readwrite("error_text_bytes", &MpiInterface::error_text_bytes)
       .def_readwrite("byte", &MpiInterface::byte)
       .def_readwrite("no_request", &MpiInterface::no_request)
-      .def_readwrite("isend", &MpiInterface::isend)
+      .def_readwrite("issend", &MpiInterface::issend)
       .def_readwrite("irecv", &MpiInterface::irecv)
       .def_readwrite("testall", &MpiInterface::testall)
       .def_readwrite("cancel", &MpiInterface::cancel)

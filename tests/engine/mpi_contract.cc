@@ -1,9 +1,11 @@
 // mpi_contract LIBMPI: the contract of a transport over MPI, one rank of an Open MPI job.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "comm/mpi/mpi_point_to_point.h"
 #include "open_mpi.h"
@@ -14,6 +16,21 @@ using open_mpi::find;
 
 namespace {
 
+// Else bytes that the library still holds would never leave: nobody calls it between operations.
+void a_message_is_under_way_until_it_is_taken(void* library, void* world, PointToPoint& transport) {
+  const auto barrier = find<int(void*)>(library, "MPI_Barrier");
+  char byte = 1;
+  if (transport.rank() == 0) transport.send(1, &byte, 1);
+  for (int i = 0; i < 200 && transport.rank() == 0; ++i) {
+    if (transport.test_all()) throw std::runtime_error("complete, and nobody has received it");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  barrier(world);
+  if (transport.rank() == 1) transport.receive(0, &byte, 1);
+  while (!transport.test_all()) {
+  }
+}
+
 int run(const char* path) {
   void* library = open_mpi::load(path);
   find<int(int*, char***)>(library, "MPI_Init")(nullptr, nullptr);
@@ -23,7 +40,7 @@ int run(const char* path) {
   find<int(void*, int*)>(library, "MPI_Comm_size")(world, &size);
   const auto transport = make_mpi_point_to_point(
       open_mpi::interface_of(library), reinterpret_cast<std::uintptr_t>(world), rank, size);
-  for (const auto& [name, check] : contract::checks()) {
+  const auto checked = [&](const char* name, const auto& check) {
     try {
       check(*transport);
     } catch (const std::exception& error) {
@@ -31,7 +48,11 @@ int run(const char* path) {
       std::fflush(stdout);
       find<int(void*, int)>(library, "MPI_Abort")(world, 1);
     }
-  }
+  };
+  for (const auto& [name, check] : contract::checks()) checked(name, check);
+  checked("a message is under way until it is taken", [&](PointToPoint& one) {
+    a_message_is_under_way_until_it_is_taken(library, world, one);
+  });
   find<int()>(library, "MPI_Finalize")();
   return 0;
 }

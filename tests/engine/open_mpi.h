@@ -36,7 +36,7 @@ inline autotune::MpiInterface interface_of(void* library) {
   mpi.error_text_bytes = 256;
   mpi.byte = address(library, "ompi_mpi_byte");
   mpi.no_request = address(library, "ompi_request_null");
-  mpi.isend = address(library, "MPI_Isend");
+  mpi.issend = address(library, "MPI_Issend");
   mpi.irecv = address(library, "MPI_Irecv");
   mpi.testall = address(library, "MPI_Testall");
   mpi.cancel = address(library, "MPI_Cancel");

@@ -108,7 +108,7 @@ def interface(mpi: Any) -> _engine.MpiInterface:
     found.error_text_bytes = mpi.MAX_ERROR_STRING
     found.byte = mpi._handleof(mpi.BYTE)
     found.no_request = mpi._handleof(mpi.REQUEST_NULL)
-    found.isend = _address(mpi, "MPI_Isend")
+    found.issend = _address(mpi, "MPI_Issend")
     found.irecv = _address(mpi, "MPI_Irecv")
     found.testall = _address(mpi, "MPI_Testall")
     found.cancel = _address(mpi, "MPI_Cancel")

@@ -22,7 +22,7 @@ template <typename Handle>
 class MpiPointToPoint final : public PointToPoint {
  public:
   MpiPointToPoint(const MpiInterface& mpi, std::uintptr_t comm, int rank, int size)
-      : isend_(reinterpret_cast<Isend*>(mpi.isend)),
+      : issend_(reinterpret_cast<Issend*>(mpi.issend)),
         irecv_(reinterpret_cast<Irecv*>(mpi.irecv)),
         testall_(reinterpret_cast<Testall*>(mpi.testall)),
         cancel_(reinterpret_cast<Cancel*>(mpi.cancel)),
@@ -40,8 +40,8 @@ class MpiPointToPoint final : public PointToPoint {
 
   void send(int peer, const void* data, int64_t bytes) override {
     requests_.push_back(no_request_);
-    post(isend_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
-         "MPI_Isend");
+    post(issend_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
+         "MPI_Issend");
   }
 
   void receive(int peer, void* data, int64_t bytes) override {
@@ -80,7 +80,8 @@ class MpiPointToPoint final : public PointToPoint {
   }
 
  private:
-  using Isend = int(const void*, int, Handle type, int peer, int tag, Handle comm, Handle* request);
+  using Issend = int(const void*, int, Handle type, int peer, int tag, Handle comm,
+                     Handle* request);
   using Irecv = int(void*, int, Handle type, int peer, int tag, Handle comm, Handle* request);
   using Testall = int(int, Handle* requests, int* done, void* statuses);
   using Cancel = int(Handle* request);
@@ -107,7 +108,7 @@ class MpiPointToPoint final : public PointToPoint {
 
   static constexpr int success = 0;  // it is MPI_SUCCESS, by the standard
   static constexpr int tag = 0;
-  Isend* isend_;
+  Issend* issend_;
   Irecv* irecv_;
   Testall* testall_;
   Cancel* cancel_;

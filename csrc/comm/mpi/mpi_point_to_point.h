@@ -5,6 +5,10 @@
 // the few addresses and values of `MpiInterface`: those, too, come from mpi4py, so that one build
 // fits Open MPI, MPICH and all that share one of their binary interfaces, and a process never holds
 // two MPIs.
+//
+// A message is sent until its receiver has taken it (MPI_Issend). An MPI_Isend may be complete
+// while the library still holds the bytes, for a connection that is full; they would stay there, as
+// nobody calls the library when an operation is over and the engine waits for the next one.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +26,8 @@ struct MpiInterface {
   int error_text_bytes = 0;       // it is MPI_MAX_ERROR_STRING
   std::uintptr_t byte = 0;        // it is MPI_BYTE
   std::uintptr_t no_request = 0;  // it is MPI_REQUEST_NULL
-  // These are the addresses of MPI_Isend, MPI_Irecv, MPI_Testall, MPI_Cancel, MPI_Error_string.
-  std::uintptr_t isend = 0;
+  // These are the addresses of MPI_Issend, MPI_Irecv, MPI_Testall, MPI_Cancel, MPI_Error_string.
+  std::uintptr_t issend = 0;
   std::uintptr_t irecv = 0;
   std::uintptr_t testall = 0;
   std::uintptr_t cancel = 0;

@@ -49,5 +49,5 @@ def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_library_without_a_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     mpi = SimpleNamespace(__file__=mpi_library._engine.__file__)
-    with pytest.raises(RuntimeError, match="has no function MPI_Isend"):
-        mpi_library._address(mpi, "MPI_Isend")
+    with pytest.raises(RuntimeError, match="has no function MPI_Issend"):
+        mpi_library._address(mpi, "MPI_Issend")
