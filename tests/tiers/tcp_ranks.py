@@ -5,7 +5,7 @@
 
 The meeting point is in this process. With ``--hosts`` a rank of another than the first host is
 started by ``AGENT HOST COMMAND``, which passes no variables on. The first rank that ends with
-another code than 0, or by a signal, ends the job after a moment; its code is ours.
+another code than 0, or by a signal, is named and ends the job after a moment; its code is ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from horovod.common.meeting import MeetingPoint
 
@@ -49,43 +49,44 @@ def run(places: Sequence[str], words: Sequence[str], agent: str, address: str) -
     """Run ``words`` as the ranks on ``places``; return the job's exit code."""
     key = os.environ.get("HOROVOD_SECRET_KEY") or secrets.token_hex(32)
     point = MeetingPoint(len(places), key)
-    ranks = []
-    elsewhere: dict[str, list[str]] = {}
+    ranks: dict[str, subprocess.Popen[bytes]] = {}
+    elsewhere: dict[str, list[tuple[int, str]]] = {}
     for rank, host in enumerate(places):
         own = rank_environment(rank, places, address, point.port) | {"HOROVOD_SECRET_KEY": key}
         if host == places[0]:
-            ranks.append(subprocess.Popen(words, env={**os.environ, **own}))
+            ranks[f"rank {rank}"] = subprocess.Popen(words, env={**os.environ, **own})
             continue
         kept = {name: value for name, value in os.environ.items() if name not in KEPT} | own
         settings = [f"{name}={value}" for name, value in sorted(kept.items())]
-        elsewhere.setdefault(host, []).append(shlex.join(["env", *settings, *words]))
+        elsewhere.setdefault(host, []).append((rank, shlex.join(["env", *settings, *words])))
     for host, commands in elsewhere.items():
         # Together: ranks of one host see each other's processes.
-        started = "".join(f'{command} & all="$all $!"\n' for command in commands)
-        script = f"{started} for each in $all; do wait $each || exit $?; done"
-        ranks.append(subprocess.Popen([agent, host, script]))
+        started = "".join(f'{command} & all="$all {rank}:$!"\n' for rank, command in commands)
+        ended = '{ code=$?; echo "rank ${each%:*} has ended: $code" >&2; exit $code; }'
+        script = f"{started} for each in $all; do wait ${{each#*:}} || {ended}; done"
+        ranks[host] = subprocess.Popen([agent, host, script])
     try:
         return _wait(ranks)
     finally:
-        for process in ranks:
+        for process in ranks.values():
             if process.poll() is None:
                 process.kill()
             process.wait()
         point.close()
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+def _wait(ranks: Mapping[str, subprocess.Popen[bytes]]) -> int:
     """Return the first code other than 0 when all have ended, or some time after it was there."""
     code, until = 0, None
-    while any(process.poll() is None for process in ranks):
-        bad = [process.returncode for process in ranks if process.poll()]
+    while until is None or time.monotonic() < until:
+        ended = {name: process.poll() for name, process in ranks.items()}
+        bad = {name: code for name, code in ended.items() if code}
         if bad and until is None:
-            code, until = bad[0], time.monotonic() + GRACE_SECONDS
-        if until is not None and time.monotonic() > until:
+            until, code = time.monotonic() + GRACE_SECONDS, next(iter(bad.values()))
+            print(*(f"{name} has ended: {each}" for name, each in bad.items()), file=sys.stderr)
+        if None not in ended.values():
             break
         time.sleep(0.02)
-    bad = [process.returncode for process in ranks if process.poll()]
-    code = code or next(iter(bad), 0)
     return 128 - code if code < 0 else code
 
 
