@@ -1,13 +1,15 @@
-"""A job that communicates without end: loop.py FOLDER [RANK_THAT_DIES]; leaves FOLDER/steps.
+"""A job that communicates without end: loop.py FOLDER [RANK_THAT_DIES [MS]]; leaves FOLDER/steps.
 
+That rank dies between two steps, or MS after the begin of one, whose tensor is a long one then.
 A rank that is told of an error leaves FOLDER/error-R with the time (time.monotonic) and the text.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
-import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,12 +18,17 @@ import torch
 import horovod.torch as hvd
 
 BYTES_PER_STEP = 400_000
+LONG = 40_000_000
 
 
-def main(folder: Path, dies: int) -> None:
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(folder: Path, dies: int, within_ms: float) -> None:
     torch.set_num_threads(1)
     hvd.init()
-    tensor = torch.ones(BYTES_PER_STEP // 4)
+    tensor = torch.ones((LONG if within_ms else BYTES_PER_STEP) // 4)
     for step in range(100_000):
         try:
             hvd.allreduce_(tensor, name="loop", op=hvd.Max)
@@ -32,8 +39,12 @@ def main(folder: Path, dies: int) -> None:
             (folder / "steps.part").write_text(str(step + 1))
             (folder / "steps.part").replace(folder / "steps")
         if step == 20 and hvd.rank() == dies:
-            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Timer(within_ms / 1000, die).start() if within_ms else die()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else -1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("dies", type=int, nargs="?", default=-1)
+    parser.add_argument("within_ms", type=float, nargs="?", default=0.0)
+    main(**vars(parser.parse_args()))

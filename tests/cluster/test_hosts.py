@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -94,6 +95,18 @@ def test_a_rank_that_dies_ends_the_job_on_both_hosts(
     while any(hosts.processes(host) for host in hosts.hosts):
         assert time.monotonic() < deadline, "processes of the job are left"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("milliseconds", [2, 6, 10])
+def test_a_rank_that_dies_within_a_transfer_is_named(
+    hosts: TwoHosts, tmp_path: Path, milliseconds: int
+) -> None:
+    """MPI ends such a job by itself where it sees the connection end first; it knows no rank."""
+    words = [sys.executable, LOOP, tmp_path, "1", str(milliseconds)]
+    process = hosts.start((1, 1), words)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert re.search(r"\brank 1\b", out + err), out + err
 
 
 def test_a_host_that_is_lost_is_named_on_every_rank_within_30_seconds(tmp_path: Path) -> None:

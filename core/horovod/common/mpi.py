@@ -8,6 +8,7 @@ failed leaves without (MPI's finalize could hang).
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ POLL_SECONDS = 0.001
 """Waiting ranks sleep between tests: the core may be needed by the rank they wait for."""
 ROUND_TRIPS = 12
 """Of ``clock``."""
+ABORT_DELAYS = ("OMPI_MCA_opal_abort_delay", "OMPI_MCA_mpi_abort_delay")
+"""Open MPI's variables, the second an older name: seconds from an error that ends the job to that
+end."""
 
 
 class NoMpiError(RuntimeError):
@@ -53,6 +57,7 @@ def start() -> tuple[Any, bool]:
 
             ours = mpi4py.rc.finalize is not False
             mpi4py.rc.finalize = False
+            _let_mpirun_speak()
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise NoMpiError(
@@ -64,6 +69,16 @@ def start() -> tuple[Any, bool]:
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         ours = True
     return MPI, ours
+
+
+def _let_mpirun_speak() -> None:
+    """Have Open MPI wait a second before it ends a job of which it has lost a rank.
+
+    Over TCP it does that by itself, in whatever rank sees the connection end, and knows the host
+    alone. By then mpirun has noticed whose process it was, ends the job and says so.
+    """
+    if not any(name in os.environ for name in ABORT_DELAYS):
+        os.environ[ABORT_DELAYS[0]] = "1"
 
 
 def thread_error(mpi: Any, size: int) -> str | None:
