@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from e2e.commands import wait_until
+from gpu.device import ON_GPU
 from gpu.jobs.conftest import RANKS, Jobs
 
 RANK = Path(__file__).with_name("nccl_choices.py")
 CHANGES = int(os.environ.get("GPU_NCCL_CHANGES", "10000"))
+pytestmark = pytest.mark.skipif(
+    ON_GPU and torch.cuda.device_count() < RANKS, reason="needs a GPU for each rank"
+)
 
 
 def told_by(jobs: Jobs, *words: str, limit_s: float = 150, **environ: str) -> dict[str, Any]:
