@@ -28,6 +28,9 @@ struct Span {
   const void* input;
   void* output;
   int64_t count;
+  // The output is memory for messages (message_memory.h): one that was left behind may be written
+  // into it at any time.
+  bool takes_messages = false;
 };
 
 class Communicator {

@@ -563,10 +563,10 @@ namespace {
 class WatchingPointToPoint final : public PointToPoint {
  public:
   WatchingPointToPoint(std::shared_ptr<Mail> mail, int rank) : base_(std::move(mail), rank) {}
-  template <typename T>
-  void watch(std::vector<T>& memory) {
+  template <typename Vector>
+  void watch(Vector& memory) {
     begin_ = reinterpret_cast<char*>(memory.data());
-    end_ = begin_ + memory.size() * sizeof(T);
+    end_ = reinterpret_cast<char*>(memory.data() + memory.size());
   }
   int64_t bytes_there() const { return bytes_there_; }
 
@@ -611,6 +611,38 @@ TEST(no_message_is_received_into_a_tensor_where_messages_may_be_left_behind) {
         }
       }
       CHECK_EQUAL(transport->bytes_there(), 0);
+    });
+  }
+}
+
+// Its pieces are put together where they belong: no copy.
+TEST(memory_for_messages_takes_them_and_holds_the_same_sums) {
+  for (const std::vector<int>& hosts :
+       {std::vector<int>{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8}}) {
+    const auto size = static_cast<int>(hosts.size());
+    const auto mail = std::make_shared<Mail>(size);
+    run_ranks(size, [&](int rank) {
+      const auto transport = std::make_shared<WatchingPointToPoint>(mail, rank);
+      P2pCommunicator flat(transport, no_wait_hook, hosts);
+      for (const DataType type : {DataType::float32, DataType::float16}) {
+        for (const int64_t count : {int64_t{5}, int64_t{9'000}, int64_t{1'500'001}}) {
+          std::vector<float> values(static_cast<size_t>(count));
+          for (size_t i = 0; i < values.size(); ++i) values[i] = 0.1f * float((i * 7 + rank) % 31);
+          const auto item = static_cast<size_t>(size_of(type));
+          std::vector<char> copied(values.size() * item);
+          MessageVector<char> taken(copied.size());
+          convert(copied.data(), type, values.data(), DataType::float32, count);
+          std::copy(copied.begin(), copied.end(), taken.begin());
+          flat.allreduce({{copied.data(), copied.data(), count}}, type, ReduceOp::sum, 0.5, 1.0);
+          const int64_t before = transport->bytes_there();
+          transport->watch(taken);
+          flat.allreduce({{taken.data(), taken.data(), count, true}}, type, ReduceOp::sum, 0.5,
+                         1.0);
+          CHECK(std::equal(taken.begin(), taken.end(), copied.begin()));
+          const bool is_long = count * static_cast<int64_t>(item) > P2pCommunicator::small_bytes;
+          CHECK_EQUAL(transport->bytes_there() > before, is_long);
+        }
+      }
     });
   }
 }

@@ -54,7 +54,7 @@ void HierarchicalCommunicator::reduce_between_hosts(const std::vector<Span>& spa
   // One contiguous piece: the cost between hosts is per message.
   slice_.resize(std::max(slice_.size(), static_cast<size_t>(count * elements.item())));
   elements.read_outputs(begin, end, slice_.data());
-  const std::vector<Span> slice{{slice_.data(), slice_.data(), count}};
+  const std::vector<Span> slice{{slice_.data(), slice_.data(), count, true}};
   if (is_half(type)) {
     cross_->allreduce(slice, type, op, 1.0, postscale / divisor);
   } else {

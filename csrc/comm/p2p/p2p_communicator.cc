@@ -53,7 +53,7 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
       }
       how.scale_input(data, count);
       if (count * item > small_bytes) {
-        staged_.add_long(data, count);
+        staged_.add_long(data, count, span.takes_messages);
       } else {
         staged_.add_short(data, count);
       }

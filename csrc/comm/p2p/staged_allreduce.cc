@@ -34,8 +34,8 @@ void StagedAllreduce::begin(const RankReduction& how) {
   on_the_way_.clear();
 }
 
-void StagedAllreduce::add_long(char* data, int64_t count) {
-  const Piece next{data, count, 0, next_box_++ % boxes_.size()};
+void StagedAllreduce::add_long(char* data, int64_t count, bool takes_messages) {
+  const Piece next{data, count, takes_messages, 0, next_box_++ % boxes_.size()};
   advance(&next);
 }
 
@@ -85,7 +85,7 @@ char* StagedAllreduce::scattered(const Piece& piece, size_t stage) {
 }
 
 char* StagedAllreduce::gathered(const Piece& piece) {
-  if (!transport_.leaves_behind()) return piece.data;
+  if (piece.takes_messages || !transport_.leaves_behind()) return piece.data;
   return room(boxes_[piece.box], piece.count * how_->item());
 }
 

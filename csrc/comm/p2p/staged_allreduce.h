@@ -32,7 +32,8 @@ class StagedAllreduce {
   // `how` lives until `finish`. What an error has left of the call before is forgotten.
   void begin(const RankReduction& how);
   // Reduces `count` elements at `data`, which are scaled, in place; they are whole after `finish`.
-  void add_long(char* data, int64_t count);
+  // `takes_messages`: see Span.
+  void add_long(char* data, int64_t count, bool takes_messages);
   // These are whole on return, and so are those of all calls before.
   void add_short(char* data, int64_t count);
   void finish();
@@ -41,6 +42,7 @@ class StagedAllreduce {
   struct Piece {
     char* data;
     int64_t count;
+    bool takes_messages;
     size_t round = 0;  // it is on the way in this one: scattered in the first half, then gathered
     size_t box = 0;
   };
@@ -81,8 +83,8 @@ class StagedAllreduce {
   size_t next_box_ = 0;
   std::vector<MessageVector<char>> inboxes_;   // by stage: contributions of the others
   std::vector<MessageVector<char>> partials_;  // by stage: what it made, where that is float32
-  // Where a transport can leave messages behind, pieces are put together here and then copied:
-  // nothing that a script may use again is ever written by a message.
+  // Where a transport can leave messages behind, pieces of a script's memory are put together here
+  // and then copied: nothing that a script may use again is ever written by a message.
   std::vector<MessageVector<char>> boxes_;
 };
 

@@ -91,7 +91,7 @@ void HostExecutor::allreduce(const Response& response, const Entries& entries,
         copy_bytes(buffer + offsets_[i], entry.input, entry.request->bytes());
       }
     }
-    if (packed_bytes > 0) spans_.push_back({buffer, buffer, packed_bytes / item});
+    if (packed_bytes > 0) spans_.push_back({buffer, buffer, packed_bytes / item, true});
   }
   {
     Stopwatch watch(counters_.transfer_ns);
