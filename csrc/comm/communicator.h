@@ -19,7 +19,7 @@ namespace autotune {
 // Called again and again while a collective waits; throws EngineError to end the wait.
 using WaitHook = std::function<void()>;
 
-// True for the numbers of ranks over which ReduceOp::adasum is defined: the powers of two.
+// ReduceOp::adasum is defined over the powers of two.
 constexpr bool has_adasum(int size) { return size > 0 && (size & (size - 1)) == 0; }
 
 // A contiguous run of elements to reduce; `input` and `output` are the same memory or do not
@@ -28,9 +28,7 @@ struct Span {
   const void* input;
   void* output;
   int64_t count;
-  // The output is memory for messages (message_memory.h): one that was left behind may be written
-  // into it at any time.
-  bool takes_messages = false;
+  bool takes_messages = false;  // the output is message_memory.h's
 };
 
 class Communicator {
@@ -45,7 +43,7 @@ class Communicator {
   // `observer` outlives this.
   virtual void observe(ActivityObserver* /*observer*/) {}
 
-  // True when many small spans cost no more than one of the same length: packing them is of no use.
+  // True when packing many small spans into one is of no use.
   virtual bool gathers() const { return false; }
 
   // Multiply every input by `prescale`, reduce over the ranks, multiply by `postscale` (average:

@@ -32,7 +32,7 @@ class StagedAllreduce {
   // `how` lives until `finish`. What an error has left of the call before is forgotten.
   void begin(const RankReduction& how);
   // Reduces `count` elements at `data`, which are scaled, in place; they are whole after `finish`.
-  // `takes_messages`: see Span.
+  // `takes_messages`: a message that was left behind may be written into `data` at any time.
   void add_long(char* data, int64_t count, bool takes_messages);
   // These are whole on return, and so are those of all calls before.
   void add_short(char* data, int64_t count);
