@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from autotune.ddp import steps  # noqa: E402
-from autotune.ddp.steps import IDLE_STEPS, Steps  # noqa: E402
+from autotune.ddp.steps import IDLE_STEPS, PRECISE_EVERY, Steps  # noqa: E402
 
 
 class Job:
@@ -61,11 +61,11 @@ def test_while_settings_are_tried_each_step_is_told(job: Job) -> None:
 def test_after_that_several_are_told_at_a_time_and_looked_at_seldom(job: Job) -> None:
     job.end(*REST)
     job.looks = 0
-    for _ in range(16):
+    for _ in range(3 * PRECISE_EVERY):
         job.end(*REST)
-    expected = [(1 + 4 * k, 4, 4e6, 2e6, 1) for k in range(17)]
+    expected = [(1 + 4 * k, 4, 4e6, 2e6, 1) for k in range(3 * PRECISE_EVERY + 1)]
     assert IDLE_STEPS == 4 and job.told() == expected
-    assert job.looks == 4
+    assert job.looks == 3
 
 
 def test_a_step_that_takes_long_is_looked_at_and_said_to_be_long(job: Job) -> None:

@@ -62,7 +62,7 @@ class Running:
     def __post_init__(self) -> None:
         if self.hosts is not None:
             self.set_hosts(self.hosts)
-            script = f"cat {self.folder}/hosts"
+            script = f"touch {self.folder}/looked; cat {self.folder}/hosts"
             self.flags = [*self.flags, "--host-discovery-script", script]
         job = [sys.executable, str(JOB), str(self.folder), str(self.steps), str(self.sleep_s)]
         job.append(self.kind)
@@ -80,6 +80,13 @@ class Running:
         new = self.folder / "hosts.new"
         new.write_text(text.replace(",", "\n") + "\n")
         new.rename(self.folder / "hosts")
+
+    def wait_for_discovery(self) -> None:
+        """Wait until the driver knows what the discovery script prints now."""
+        looked = self.folder / "looked"
+        for _ in range(2):  # what the first run has printed is known when the second one begins
+            looked.unlink(missing_ok=True)
+            wait_until(looked.exists, LIMIT_S)
 
     def lines(self, what: str = "") -> list[dict[str, Any]]:
         """Return the log, or the lines of one kind."""

@@ -70,6 +70,7 @@ def test_below_the_least_number_of_ranks_it_waits_and_then_ends(commands: Comman
     job = Running(commands, flags, hosts="localhost:2")
     job.wait_for_step(5)
     job.set_hosts("localhost:1")
+    job.wait_for_discovery()  # else the slot may be filled again, and who is there may stay
     job.kill(1)
     code, err = job.result()
     assert code == 1
