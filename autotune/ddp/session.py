@@ -20,7 +20,7 @@ logger = logging.getLogger("autotune.ddp")
 
 TALK_SECONDS, IDLE_TALK_SECONDS = 0.04, 1.0
 """How often the service hears of steps, while it tunes and after: shorter ones go together."""
-TALK_STEPS = 6
+TALK_STEPS = 3
 """Of longer steps so many go together while it tunes, counted from a change on: the window that is
 read after a change is a multiple of them, so nothing is decided later for that."""
 

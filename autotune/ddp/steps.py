@@ -22,11 +22,11 @@ from autotune.service.protocol import Signature, StepRecord
 MOST_PENDING = 64
 """Steps on a device that may be under way; a queue is never so long, so older ones are dropped."""
 
-PRECISE_EVERY = 6
+PRECISE_EVERY = 4
 """Records from one look at what their steps wait for to the next."""
 IDLE_STEPS = 4
 """Steps that are one record while nothing is tried: what they are held against takes many more."""
-LONG = 1.5
+LONG = 2.0
 """A step that takes so many times as long as a usual one is looked at in any case."""
 
 LAST_COMPUTED = 4
