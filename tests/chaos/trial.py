@@ -253,16 +253,11 @@ class Trial:
         process = self.processes().get(0)
         if not process:
             return []
-        lines = Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]
-        places = {}
-        for line in lines:
-            words = line.split()
-            if words[3] == "0A":
-                places[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
-        found = []
-        for link in Path(f"/proc/{process}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                found.append(places.get(os.readlink(link), 0))
+        try:
+            places = _listening(process)
+            found = [places.get(link, 0) for link in _links(process)]
+        except OSError:  # it has ended meanwhile
+            return []
         return [port for port in found if port >= 1 << 15]
 
     # ------------------------------------------------------------ the end
@@ -326,8 +321,8 @@ class Trial:
         fewest = 1 if finds_out_alone else sum(self.plan.ranks) - (fault.name == "stop")
         if needs_all and len(others) < fewest:
             wrong.append(f"only ranks {sorted(self.outcome.errors)} were told")
-        # Until MPI is up in a rank mpirun alone can know of its end, and says nothing of one that is
-        # killed while it connects to mpirun (horovodrun does).
+        # Until MPI is up in a rank mpirun alone can know of its end; of one that is killed while it
+        # connects to mpirun, mpirun says nothing (horovodrun does).
         unknown = self.plan.has_mpi and self.plan.victim not in self.files("up")
         if fault.name == "kill" and not (right or late or others or unknown):
             # mpirun may end the others at once; then it says itself which one was killed.
@@ -393,6 +388,22 @@ class Trial:
         # The last line of a run that is done repeats the setting of an earlier one.
         elif kept < len(shown := {row.rpartition(",")[0] for row in self.rows_before}):
             wrong.append(f"log.db has {kept} trials, log.csv had {len(shown)}")
+
+
+def _listening(process: int) -> dict[str, int]:
+    """Return {link of a socket: port} of those in a process's network that listen."""
+    lines = Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]
+    entries = [line.split() for line in lines]
+    return {f"socket:[{e[9]}]": int(e[1].rpartition(":")[2], 16) for e in entries if e[3] == "0A"}
+
+
+def _links(process: int) -> list[str]:
+    """Return what the descriptors of a process are."""
+    links = []
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(link))
+    return links
 
 
 def listed(folder: Path, host: Host) -> list[str]:
