@@ -22,6 +22,11 @@ _OPTIONS = {
     "db": ("DB", "FILE_OR_FOLDER", "SQLite log (default: beside the CSV)"),
     "budget": ("BUDGET", "SHARE", "largest share of the time that tuning may lose (default: 0.05)"),
     "seed": ("SEED", "N", "makes proposals reproducible"),
+    "explore": (
+        "EXPLORE",
+        "WORDS",
+        "also try fp16 or bf16 gradients, static_graph (default: none)",
+    ),
     "max-trials": ("BAYES_OPT_MAX_SAMPLES", "N", "most settings that are tried (default: 20)"),
 }
 """{option: (end of its variable, what it takes, what it is)}."""

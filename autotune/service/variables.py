@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.errors import InvalidSettingError
 from autotune.storage.placeholders import expand
+from autotune.tables.further import refusal_of
 from autotune.tuning.steps.records import TunerSettings
 
 PREFIX = "HOROVOD_AUTOTUNE"
@@ -75,6 +76,18 @@ def _number(
     return parse
 
 
+def _words(env: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser of words with commas between them (``autotune.tables.further``)."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        words = tuple(sorted({word.strip() for word in text.split(",")}))
+        if why := refusal_of(words):
+            raise ValueError(f"{env}: {why}; correct it or unset it")
+        return words
+
+    return parse
+
+
 def _setting(
     name: str,
     field: str,
@@ -93,6 +106,7 @@ VARIABLES: tuple[TunerVariable, ...] = (
     TunerVariable(env=PREFIX, parse=_switch(PREFIX), default=False),
     TunerVariable(env=f"{PREFIX}_LOG", parse=str, agree=False),
     TunerVariable(env=f"{PREFIX}_DB", parse=str, agree=False),
+    TunerVariable(env=f"{PREFIX}_EXPLORE", parse=_words(f"{PREFIX}_EXPLORE"), default=()),
     TunerVariable(env=f"{PREFIX}_REPLAY", parse=str),
     TunerVariable(
         env=f"{PREFIX}_REPLAY_CHECK", parse=_switch(f"{PREFIX}_REPLAY_CHECK"), default=False

@@ -21,7 +21,7 @@ from autotune.storage.contract import RunInfo
 from autotune.storage.paths import is_local
 from autotune.storage.sqlite_reader import RunContent, check_ours, find_runs, is_sqlite, read_run
 from autotune.storage.sqlite_views import create_views
-from autotune.tables import SETTINGS
+from autotune.tables import every_parameter
 from autotune.trial import Certificate, Fingerprint, RunState, Sample, Setting, Standing, Trial
 
 _BUSY_TIMEOUT_S = 2.0
@@ -314,21 +314,14 @@ def _create_tables(db: Any) -> None:
 
 
 def _create_indexes(db: Any) -> None:
-    """Hold each run to one trial of a setting; in other tables' indexes its nulls are no values.
-
-    Trials of a table that has all of this one's parameters and more are not in its index.
-    """
-    for kind in SETTINGS.values():
-        own = set(kind.table.by_name)
-        wider = [
-            set(one.table.by_name) for one in SETTINGS.values() if own < set(one.table.by_name)
-        ]
-        further = sorted(set().union(*wider) - own)
-        names = ["run_id", *kind.table.by_name]
-        index = f"idx_trials_{'_'.join(names)}"
-        where = f" WHERE {' AND '.join(f'{name} IS NULL' for name in further)}" if further else ""
-        db.execute(f"DROP INDEX IF EXISTS {index}")  # files of before have it without a condition
-        db.execute(f"CREATE UNIQUE INDEX {index} ON trials ({', '.join(names)}){where}")
+    """Hold each run to one trial of a setting; what its table does not have is null, and equal."""
+    for (name,) in db.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'index' AND name LIKE 'idx_trials_run_id_%'"
+    ).fetchall():
+        if name != "idx_trials_run_id_trial_id":  # of earlier versions: one for each table
+            db.execute(f"DROP INDEX {name}")
+    values = ", ".join(f"IFNULL({name}, -1)" for name in every_parameter())
+    db.execute(f"CREATE UNIQUE INDEX idx_trials_setting ON trials (run_id, {values})")
 
 
 def _add_columns(db: Any, *, since: int) -> None:

@@ -26,6 +26,9 @@ from typing import Any
 
 from autotune.space import HOROVOD, Parameter
 from autotune.tables import every_parameter, settings_of
+from autotune.tables.ddp import DDP
+from autotune.tables.further import FURTHER
+from autotune.tables.nccl import NCCL_PARAMETERS
 from autotune.trial import (
     Certificate,
     Fingerprint,
@@ -38,7 +41,7 @@ from autotune.trial import (
 )
 
 APPLICATION_ID = 0x48564154
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 MAGIC = b"SQLite format 3\0"
 
 OTHERS: dict[str, Parameter] = {
@@ -129,9 +132,10 @@ ADDED: dict[int, dict[str, tuple[str, ...]]] = {
     },
     3: {
         "runs": ("parameter_table",),
-        "trials": tuple(name for name in OTHERS if not name.startswith("nccl_")),
+        "trials": tuple(DDP.by_name),
     },
-    4: {"trials": tuple(name for name in OTHERS if name.startswith("nccl_"))},
+    4: {"trials": tuple(row.name for row in NCCL_PARAMETERS)},
+    6: {"trials": tuple(row.name for row in FURTHER.values())},
 }
 """{version: {table: columns that files of earlier versions lack}}"""
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from autotune.errors import InvalidSettingError
 from autotune.space import Parameter
 from autotune.tables.ddp import DdpParams
+from autotune.tables.further import COMPRESSION, FURTHER, choices, kind_with
 from autotune.tables.nccl import CommNcclParams, DdpNcclParams
 from autotune.trial import CommParams, Setting
 
-SETTINGS: dict[str, type[Setting]] = {
-    one.table.name: one for one in (CommParams, DdpParams, CommNcclParams, DdpNcclParams)
+_WORDS = {
+    CommParams: COMPRESSION,
+    DdpParams: FURTHER,
+    CommNcclParams: COMPRESSION,
+    DdpNcclParams: FURTHER,
 }
+"""{kind of setting: what is explored with it by the user's word}."""
+
+_KINDS = (
+    *_WORDS,
+    *(kind_with(one, chosen) for one, words in _WORDS.items() for chosen in choices(words)[1:]),
+)
+
+SETTINGS: dict[str, type[Setting]] = {one.table.name: one for one in _KINDS}
 """{name of the table: its kind of setting}."""
 
 

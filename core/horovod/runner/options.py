@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from horovod.tuning.settings import VARIABLES
-from horovod.tuning.table import NCCL_PARAMETERS, PARAMETERS, Parameter
+from horovod.tuning.table import ENGINE_PARAMETERS, Parameter
 
 Encode = Callable[[str], str]
 
@@ -120,7 +120,7 @@ def _autotune(name: str, env: str, metavar: str, help: str) -> Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    *(_tunable(parameter) for parameter in (*PARAMETERS, *NCCL_PARAMETERS)),
+    *(_tunable(parameter) for parameter in ENGINE_PARAMETERS),
     Option(
         flag="--autotune",
         env="HOROVOD_AUTOTUNE",
@@ -129,6 +129,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _autotune("log_file", "LOG", "CSV", "trial log; its last line is the best configuration"),
     _autotune("db", "DB", "FILE", "SQLite log, file or folder (default: beside the CSV)"),
+    _autotune("explore", "EXPLORE", "WORD", "fp16 or bf16: try whether such gradients pay"),
     _autotune("warmup_samples", "WARMUP_SAMPLES", "N", "samples thrown away at the start"),
     _autotune("steps_per_sample", "STEPS_PER_SAMPLE", "N", "training steps in one sample"),
     _autotune("bayes_opt_max_samples", "BAYES_OPT_MAX_SAMPLES", "N", "trials, default included"),

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotune.service.variables import VARIABLES as TUNER_VARIABLES
-from autotune.space import PARAMETERS, Parameter
-from autotune.tables.nccl import NCCL_PARAMETERS
+from autotune.space import Parameter
 from horovod.common.settings import (
     RUNTIME_VARIABLES,
     Settings,
@@ -16,6 +15,7 @@ from horovod.common.settings import (
     Variable,
     parse_settings,
 )
+from horovod.tuning.table import ENGINE_PARAMETERS
 
 _MIB = 2**20
 _LEAST_LIKELY_BYTES = 1024
@@ -53,7 +53,7 @@ def _hint_of_mib(text: str) -> str:
 VARIABLES: tuple[Variable, ...] = (
     *(
         Variable(env=p.env, parse=_parser(p), default=p.default, parameter=p.name)
-        for p in (*PARAMETERS, *NCCL_PARAMETERS)
+        for p in ENGINE_PARAMETERS
     ),
     *(
         Variable(env=v.env, parse=v.parse, default=v.default, agree=v.agree)

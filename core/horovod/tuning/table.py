@@ -3,12 +3,16 @@
 from autotune.nccl.offer import offered as offered_nccl_tuner
 from autotune.space import BY_NAME, PARAMETERS, Parameter
 from autotune.storage.placeholders import JOB_ID_VARIABLES
+from autotune.tables.further import COMPRESSION
 from autotune.tables.nccl import NCCL_PARAMETERS
+
+ENGINE_PARAMETERS: tuple[Parameter, ...] = (*PARAMETERS, *NCCL_PARAMETERS, *COMPRESSION.values())
+"""Every parameter that the engine knows."""
 
 __all__ = [
     "BY_NAME",
+    "ENGINE_PARAMETERS",
     "JOB_ID_VARIABLES",
-    "NCCL_PARAMETERS",
     "PARAMETERS",
     "Parameter",
     "offered_nccl_tuner",

@@ -7,16 +7,16 @@ import pytest
 from autotune.costmodel import collectives, engine
 from autotune.space import PARAMETERS
 from autotune.tables.nccl import NCCL_PARAMETERS
+from horovod.tuning.table import ENGINE_PARAMETERS
 
 _engine = pytest.importorskip("horovod._engine")
 
 
 def test_the_engines_parameters_are_the_rows_of_the_table() -> None:
     fields = {name: (unit, default) for name, unit, default in _engine.Params.fields()}
-    rows = (*PARAMETERS, *NCCL_PARAMETERS)
-    assert fields == {row.name: (row.unit, row.default) for row in rows}
+    assert fields == {row.name: (row.unit, row.default) for row in ENGINE_PARAMETERS}
     assert {name: type(default) for name, (_, default) in fields.items()} == {
-        row.name: row.type for row in rows
+        row.name: row.type for row in ENGINE_PARAMETERS
     }
 
 
