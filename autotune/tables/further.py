@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import make_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from autotune.space import Parameter, Table
 from autotune.trial import Setting
@@ -78,9 +78,10 @@ def kind_with(base: type[Setting], words: tuple[str, ...]) -> type[Setting]:
         fields = [(row.name, bool, row.default)]
         name = f"{base.__name__}With{''.join(words).title().replace('_', '')}"
         members = {"table": _table_with(kind.table, word), "__module__": __name__}
-        kind = make_dataclass(
+        made = make_dataclass(
             name, fields, bases=(kind,), namespace=members, frozen=True, kw_only=True
         )
+        kind = cast("type[Setting]", made)
     return kind
 
 
