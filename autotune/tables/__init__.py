@@ -17,7 +17,7 @@ _WORDS = {
 }
 """{kind of setting: what is explored with it by the user's word}."""
 
-_KINDS = (
+_KINDS: tuple[type[Setting], ...] = (
     *_WORDS,
     *(kind_with(one, chosen) for one, words in _WORDS.items() for chosen in choices(words)[1:]),
 )

@@ -6,12 +6,11 @@ that is tuned, too; a log in which they were not explored has none of them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import make_dataclass, replace
 from typing import Any, cast
 
-from autotune.space import Parameter, Table
+from autotune.space import Parameter
 from autotune.trial import Setting
 
 
@@ -64,7 +63,9 @@ def words_named(values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(word for word, row in FURTHER.items() if values.get(row.name))
 
 
-@functools.cache
+_made: dict[str, type[Setting]] = {}
+
+
 def kind_with(base: type[Setting], words: tuple[str, ...]) -> type[Setting]:
     """Return the kind of setting that has the parameters of these words beside those of ``base``.
 
@@ -72,32 +73,37 @@ def kind_with(base: type[Setting], words: tuple[str, ...]) -> type[Setting]:
         base: A kind without any of them.
         words: In the order of ``FURTHER``.
     """
-    kind = base
-    for word in words:
-        row = FURTHER[word]
-        fields = [(row.name, bool, row.default)]
-        name = f"{base.__name__}With{''.join(words).title().replace('_', '')}"
-        members = {"table": _table_with(kind.table, word), "__module__": __name__}
-        made = make_dataclass(
-            name, fields, bases=(kind,), namespace=members, frozen=True, kw_only=True
-        )
-        kind = cast("type[Setting]", made)
-    return kind
+    if not words:
+        return base
+    name = "+".join((base.table.name, *words))
+    if name not in _made:
+        _made[name] = _make(kind_with(base, words[:-1]), words[-1])
+    return _made[name]
+
+
+def _make(narrower: type[Setting], word: str) -> type[Setting]:
+    row, table = FURTHER[word], narrower.table
+    members = {
+        "__module__": __name__,
+        "table": replace(
+            table,
+            name=f"{table.name}+{word}",
+            parameters=(*table.parameters, row),
+            after_score=table.after_score + 1,
+        ),
+    }
+    name = f"{narrower.__name__}With{word.title().replace('_', '')}"
+    fields = [(row.name, bool, row.default)]
+    kind = make_dataclass(
+        name, fields, bases=(narrower,), namespace=members, frozen=True, kw_only=True
+    )
+    return cast("type[Setting]", kind)
 
 
 def extended(base: type[Setting], words: Iterable[str]) -> type[Setting]:
     """Return ``kind_with`` of words in any order."""
     given = set(words)
     return kind_with(base, tuple(word for word in FURTHER if word in given))
-
-
-def _table_with(table: Table, word: str) -> Table:
-    return replace(
-        table,
-        name=f"{table.name}+{word}",
-        parameters=(*table.parameters, FURTHER[word]),
-        after_score=table.after_score + 1,
-    )
 
 
 def choices(words: Collection[str]) -> list[tuple[str, ...]]:
