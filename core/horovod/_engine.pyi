@@ -36,6 +36,8 @@ class Params:
         nccl_algorithm: int = 0,
         nccl_protocol: int = 0,
         nccl_channels: int = 0,
+        fp16_gradients: bool = False,
+        bf16_gradients: bool = False,
     ) -> None: ...
     @staticmethod
     def fields() -> list[tuple[str, str, int | float | bool]]:
@@ -48,6 +50,8 @@ class Params:
     nccl_algorithm: int
     nccl_protocol: int
     nccl_channels: int
+    fp16_gradients: bool
+    bf16_gradients: bool
 
 class Options:
     """Everything the engine is told once; csrc reads no environment variable."""
@@ -194,6 +198,7 @@ class Kind:
         process_set: int = 0,
         on_device: bool = False,
         wire_type: str | None = None,
+        may_compress: bool = False,
     ) -> None:
         """**Local.**
 
@@ -208,8 +213,9 @@ class Kind:
             named: False for a generated name: never cached, and steps are found by their period.
             process_set: Id; 0 is the set of all ranks. Ignored by join.
             on_device: The tensors are in the memory of the GPU that ``use_device`` named.
-            wire_type: Allreduce of float32 on a GPU: "float16" or "bfloat16", as which the tensors
-                travel; None: as they are.
+            wire_type: Allreduce of float32: "float16" or "bfloat16", as which the tensors travel;
+                None: as they are.
+            may_compress: Allreduce of float32: they travel so where the parameters in force say it.
         """
 
 class Prepared:

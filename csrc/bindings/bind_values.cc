@@ -22,11 +22,15 @@ namespace autotune {
 namespace {
 
 // Every field has to be named, but for what only other tables than the runtime's own have.
+bool may_be_left_out(std::string_view name) {
+  return name.substr(0, 5) == "nccl_" || name == "fp16_gradients" || name == "bf16_gradients";
+}
+
 Params make_params(const py::kwargs& values) {
   Params params;
   size_t known = 0;
   visit_params([&](const char* name, const char*, auto member) {
-    if (!values.contains(name) && std::string_view(name).substr(0, 5) == "nccl_") return;
+    if (!values.contains(name) && may_be_left_out(name)) return;
     if (!values.contains(name)) throw py::type_error(std::string("Params: expected ") + name);
     using Value = std::remove_reference_t<decltype(params.*member)>;
     params.*member = values[name].cast<Value>();

@@ -28,12 +28,13 @@ void set_memory(TensorEntry& entry, Address input, Address output) {
 
 Kind make_kind(const std::string& operation, const std::string& dtype, const std::string& reduce_op,
                int root_rank, double prescale, double postscale, bool named, int process_set,
-               bool on_device, const std::optional<std::string>& wire_type) {
+               bool on_device, const std::optional<std::string>& wire_type, bool may_compress) {
   Kind kind;
   Request& request = kind.request;
   request.operation = operation_from(operation);
   request.dtype = data_type_from(dtype);
   if (wire_type) request.wire_type = data_type_from(*wire_type);
+  request.may_compress = may_compress;
   request.on_device = on_device;
   request.reduce_op = reduce_op_from(reduce_op);
   request.root_rank = root_rank;
@@ -210,7 +211,8 @@ void bind_operations(py::module_& module) {
   py::class_<Kind>(module, "Kind")
       .def(py::init(&make_kind), py::kw_only(), "operation"_a, "dtype"_a, "reduce_op"_a = "sum",
            "root_rank"_a = 0, "prescale"_a = 1.0, "postscale"_a = 1.0, "named"_a = true,
-           "process_set"_a = 0, "on_device"_a = false, "wire_type"_a = std::nullopt);
+           "process_set"_a = 0, "on_device"_a = false, "wire_type"_a = std::nullopt,
+           "may_compress"_a = false);
 
   py::class_<Prepared>(module, "Prepared").def(py::init(&prepare), "kind"_a, "name"_a, "shape"_a);
   py::class_<PreparedAll>(module, "PreparedAll").def(py::init(&prepare_all), "operations"_a);

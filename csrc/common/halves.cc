@@ -1,5 +1,8 @@
 #include "common/halves.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/halves_algorithm.h"
 #include "common/reduce.h"
 
@@ -39,6 +42,23 @@ std::vector<const HalfKernels*> known_half_kernels() {
 const HalfKernels& half_kernels() {
   static const HalfKernels& best = *known_half_kernels().back();
   return best;
+}
+
+void shorten(DataType half, uint16_t* to, const float* from, int64_t count, float factor) {
+  const HalfKernels& kernels = half_kernels();
+  if (factor == 1.0F) return kernels.from_floats(half, to, from, count);
+  float scaled[2048];  // it stays in the cache
+  for (int64_t begin = 0; begin < count; begin += std::size(scaled)) {
+    const int64_t some = std::min<int64_t>(count - begin, std::size(scaled));
+    for (int64_t i = 0; i < some; ++i) scaled[i] = from[begin + i] * factor;
+    kernels.from_floats(half, to + begin, scaled, some);
+  }
+}
+
+void lengthen(DataType half, float* to, const uint16_t* from, int64_t count, float factor) {
+  half_kernels().to_floats(half, to, from, count);
+  if (factor == 1.0F) return;
+  for (int64_t i = 0; i < count; ++i) to[i] *= factor;
 }
 
 float float_from_float16(uint16_t bits) { return from_float16(bits); }

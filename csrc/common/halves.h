@@ -34,6 +34,10 @@ struct HalfKernels {
 // The best one that this processor has.
 const HalfKernels& half_kernels();
 
+// to[i] = from[i] * factor, rounded once to `half`, and back without that.
+void shorten(DataType half, uint16_t* to, const float* from, int64_t count, float factor);
+void lengthen(DataType half, float* to, const uint16_t* from, int64_t count, float factor);
+
 // All that this processor has: the first is plain C++, the last is `half_kernels()`.
 std::vector<const HalfKernels*> known_half_kernels();
 

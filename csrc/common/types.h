@@ -42,7 +42,7 @@ enum class DataType : uint8_t {
 
 using Shape = std::vector<int64_t>;
 
-// The communication parameters; see autotune/space.py and autotune/tables/nccl.py for units and
+// The communication parameters; see autotune/space.py and autotune/tables for units and
 // domains.
 struct Params {
   int64_t fusion_threshold_bytes = 64 << 20;
@@ -53,6 +53,8 @@ struct Params {
   int64_t nccl_algorithm = 0;
   int64_t nccl_protocol = 0;
   int64_t nccl_channels = 0;
+  bool fp16_gradients = false;
+  bool bf16_gradients = false;
 };
 
 // Calls `visit(name, unit, member)` for every field.
@@ -66,6 +68,8 @@ void visit_params(Visit&& visit) {
   visit("nccl_algorithm", "NCCL's number + 1", &Params::nccl_algorithm);
   visit("nccl_protocol", "NCCL's number + 1", &Params::nccl_protocol);
   visit("nccl_channels", "channels", &Params::nccl_channels);
+  visit("fp16_gradients", "0 or 1", &Params::fp16_gradients);
+  visit("bf16_gradients", "0 or 1", &Params::bf16_gradients);
 }
 
 // False for numbers that are none of the list.

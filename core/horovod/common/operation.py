@@ -36,7 +36,8 @@ class How(NamedTuple):
         prescale: Factor before the reduction, a plain number: a tensor may be another one later.
         postscale: Factor after it.
         root_rank: Global rank of the sender of a broadcast.
-        wire_type: The engine's name of the type as which float32 tensors of a GPU travel.
+        wire_type: The engine's name of the type as which float32 tensors travel.
+        may_compress: They may travel shorter where the parameters in force say so.
     """
 
     operation: str
@@ -47,6 +48,7 @@ class How(NamedTuple):
     postscale: float = 1.0
     root_rank: int = 0
     wire_type: str | None = None
+    may_compress: bool = False
 
 
 class Kept(dict[Key, Value]):
@@ -132,6 +134,7 @@ def make_kind(how: How, number: int, dtype: str, *, on_device: bool = False) -> 
         process_set=number,
         on_device=on_device,
         wire_type=how.wire_type,
+        may_compress=how.may_compress,
     )
 
 

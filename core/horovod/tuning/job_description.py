@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.errors import AutotuneError
@@ -12,10 +12,14 @@ from autotune.nccl.start import versions_of
 from autotune.service import protocol, variables
 from autotune.service.variables import tuner_settings
 from autotune.space import HOROVOD, PARAMETERS, Table
+from autotune.tables import settings_of
+from autotune.tables.further import COMPRESSION, extended, words_named
+from autotune.tables.nccl import HOROVOD_NCCL, NCCL_PARAMETERS
 from horovod import __version__
 from horovod.common import rounds
 from horovod.common.settings import Settings
 from horovod.common.world import Topology
+from horovod.tuning.settings import EXPLORE
 
 RESET_PATIENCE_S = 20.0
 """After a reset of an elastic job the tuner of the last rank 0 may still be ending elsewhere."""
@@ -32,11 +36,37 @@ def inert_parameters(topology: Topology) -> dict[str, str]:
     return {name: reason for name in ("hierarchical_allreduce", "hierarchical_allgather")}
 
 
-def nothing_to_tune(size: int, fixed: Mapping[str, Any], inert: Mapping[str, str]) -> str | None:
+def explored_words(settings: Settings) -> tuple[tuple[str, ...], str]:
+    """**Local.** Return the further parameters that the user wants tuned, and a line to say.
+
+    One that is fixed is part of the table all the same: it is in force.
+    """
+    given = settings[EXPLORE]
+    others = [word for word in given if word not in COMPRESSION]
+    words = {*given, *words_named(settings.fixed)} - {*others}
+    said = f"{', '.join(others)}: not known here but to DistributedDataParallel" if others else ""
+    return tuple(word for word in COMPRESSION if word in words), said
+
+
+def with_words(table: Table, words: Sequence[str]) -> Table:
+    """**Local.** Return ``table`` with what ``words`` name."""
+    return extended(settings_of(table.name), words).table
+
+
+def replayed_table(params: Mapping[str, Any]) -> Table:
+    """**Local.** Return the table that a replayed setting needs."""
+    table = HOROVOD_NCCL if any(params.get(row.name) for row in NCCL_PARAMETERS) else HOROVOD
+    return with_words(table, words_named(params))
+
+
+def nothing_to_tune(
+    size: int, fixed: Mapping[str, Any], inert: Mapping[str, str], words: Sequence[str] = ()
+) -> str | None:
     """**Local.** Return why there is nothing to tune, or None."""
     if size == 1:
         return "a job of 1 rank does not communicate"
-    if any(p.name not in fixed and p.name not in inert for p in PARAMETERS):
+    parameters = (*PARAMETERS, *(COMPRESSION[word] for word in words))
+    if any(p.name not in fixed and p.name not in inert for p in parameters):
         return None
     variables = ", ".join(p.env for p in PARAMETERS if p.name in fixed)
     others = "".join(f"; {name}: {why}" for name, why in inert.items() if name not in fixed)
@@ -88,7 +118,7 @@ def make_hello(
         ValueError: A log's path cannot be filled in.
     """
     prefix = "HOROVOD_AUTOTUNE_"
-    start_up = versions_of(os.environ) if table is not HOROVOD else {}
+    start_up = versions_of(os.environ) if "nccl_channels" in table.by_name else {}
     return protocol.Hello(
         csv_path=log_path(settings, prefix + "LOG") if check is None else None,
         db_path=log_path(settings, prefix + "DB") if check is None else None,

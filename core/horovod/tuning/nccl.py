@@ -86,9 +86,3 @@ def explored(
     if not offered(environ):
         return HOROVOD, {}, f"NCCL's own parameters are not tuned: {obstacle}" if obstacle else ""
     return HOROVOD_NCCL, decided(environ), ""
-
-
-def table_of(params: Mapping[str, Any]) -> Table:
-    """**Local.** Return the table that a replayed setting needs."""
-    is_named = any(params.get(row.name, 0) for row in NCCL_PARAMETERS)
-    return HOROVOD_NCCL if is_named else HOROVOD

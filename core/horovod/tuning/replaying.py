@@ -12,6 +12,7 @@ from autotune.errors import AutotuneError, LogError
 from autotune.result import Result, differences, read_result, start_up_of_log
 from autotune.space import HOROVOD, PARAMETERS
 from autotune.storage.placeholders import expand
+from autotune.tables.further import refusal_of, words_named
 from autotune.trial import CommParams
 from horovod.common.settings import Settings
 
@@ -45,9 +46,12 @@ def replayed_params(
             raise ValueError(f"{REPLAY}: {error}") from None
         logger.warning("%s: %s; the explicit settings are in force", REPLAY, error)
         return dict(fixed)
+    params = {**result.params.as_dict(), **fixed}
+    if why := refusal_of(words_named(params)):
+        raise ValueError(f"{REPLAY}: {given} and the explicit settings: {why}")
     other = differences(result, size=size, local_size=local_size, versions=versions)
     _warn(given, result, settings, other)
-    return {**result.params.as_dict(), **fixed}
+    return params
 
 
 def replayed_start_up(settings: Settings) -> dict[str, str]:

@@ -27,11 +27,14 @@ from horovod.common.settings import Settings
 from horovod.common.world import Topology
 from horovod.tuning import nccl
 from horovod.tuning.job_description import (
+    explored_words,
     inert_parameters,
     job_versions,
     make_hello,
     nothing_to_tune,
     of_table,
+    replayed_table,
+    with_words,
 )
 from horovod.tuning.replaying import REPLAY, replayed_params
 from horovod.tuning.settings import read_settings
@@ -86,7 +89,7 @@ class Session(ServiceSession):
         if settings[REPLAY + "_CHECK"] and topology.size > 1:
             logger.setLevel(logging.INFO)
             self._is_check = True
-            table = nccl.table_of(settings.params)
+            table = replayed_table(settings.params)
             start = of_table(settings.params, table)
             hello = make_hello(settings, topology, {}, mpi_version, check=start, table=table)
             self._launch(hello, start, topology.cores)
@@ -94,13 +97,15 @@ class Session(ServiceSession):
     def _tune(self, settings: Settings, topology: Topology, mpi_version: str) -> None:
         logger.setLevel(logging.INFO)
         inert = inert_parameters(topology)
-        reason = nothing_to_tune(topology.size, settings.fixed, inert)
+        words, of_others = explored_words(settings)
+        reason = nothing_to_tune(topology.size, settings.fixed, inert, words)
         if reason:
             self.state, self.text = "nothing to tune", reason
             self._status_line.line(f"nothing to tune: {reason}")
             return
         table, inert_in_nccl, said = nccl.explored(settings, topology, os.environ, self._no_nccl)
-        for line in (self._start_up, said):
+        table = with_words(table, words)
+        for line in (self._start_up, said, of_others):
             if line:
                 self._status_line.line(f"autotune: {line}")
         hello = make_hello(settings, topology, inert | inert_in_nccl, mpi_version, table=table)

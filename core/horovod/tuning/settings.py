@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.service.variables import VARIABLES as TUNER_VARIABLES
 from autotune.space import Parameter
+from autotune.tables.further import refusal_of, words_named
 from horovod.common.settings import (
     RUNTIME_VARIABLES,
     Settings,
@@ -17,6 +18,7 @@ from horovod.common.settings import (
 )
 from horovod.tuning.table import ENGINE_PARAMETERS
 
+EXPLORE = "HOROVOD_AUTOTUNE_EXPLORE"
 _MIB = 2**20
 _LEAST_LIKELY_BYTES = 1024
 
@@ -70,4 +72,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
     Raises:
         ValueError: A value is not exactly what its variable wants (all of them are named).
     """
-    return parse_settings(VARIABLES, environ)
+    settings = parse_settings(VARIABLES, environ)
+    if why := refusal_of({*settings[EXPLORE], *words_named(settings.fixed)}):
+        raise ValueError(f"{EXPLORE} and what is set by AUTOTUNE_*_GRADIENTS: {why}")
+    return settings

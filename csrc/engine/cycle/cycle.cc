@@ -310,7 +310,15 @@ void Cycle::find_work(ResponseList& list) {
       works_[i].entries.push_back(entry);
       if (entry->handle != nullptr) take_answer(response, item, *entry, set, position);
     }
+    compress(response);
   }
+}
+
+// All ranks have the same parameters in force at this response.
+void Cycle::compress(Response& response) const {
+  if (!response.may_compress || response.wire_type || response.dtype != DataType::float32) return;
+  if (params_.fp16_gradients) response.wire_type = DataType::float16;
+  if (params_.bf16_gradients) response.wire_type = DataType::bfloat16;
 }
 
 // The tensor of this rank that an item is about; zeros are none.

@@ -84,6 +84,7 @@ class Cycle {
   void heard_responses();
   void process(ResponseList& list);
   void find_work(ResponseList& list);
+  void compress(Response& response) const;
   void take_answer(const Response& response, const ResponseItem& item, TensorEntry& entry,
                    const ProcessSet& set, int position) const;
   [[noreturn]] void refuse_slot(int64_t slot) const;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/copy.h"
+#include "common/halves.h"
 #include "common/reduce.h"
 #include "engine/execute/result_check.h"
 
@@ -50,6 +51,9 @@ void HostExecutor::move(const Work& work, const Members& set, const Params& para
   const Entries& entries = work.entries;
   switch (response.operation) {
     case Operation::allreduce: {
+      if (response.wire_type) {
+        return allreduce_compressed(response, entries, set.select(params.hierarchical_allreduce));
+      }
       const bool plain = response.reduce_op == ReduceOp::adasum && set.communicators.plain;
       return allreduce(
           response, entries,
@@ -107,6 +111,43 @@ void HostExecutor::allreduce(const Response& response, const Entries& entries,
     const TensorEntry& entry = *entries[i];
     if (offsets_[i] < 0) continue;
     copy_bytes(entry.output, buffer + offsets_[i], entry.request->bytes());
+  }
+}
+
+// A factor from before the reduction is part of the rounding to the short type, in which the
+// product may be too small or too large for it; one from after it is applied to what has come back.
+void HostExecutor::allreduce_compressed(const Response& response, const Entries& entries,
+                                        Communicator& communicator) {
+  const DataType wire = *response.wire_type;
+  int64_t total = 0;
+  for (const TensorEntry* entry : entries) total += entry->request->count();
+  const int64_t bytes = total * static_cast<int64_t>(size_of(wire));
+  auto* const buffer = reinterpret_cast<uint16_t*>(fusion_buffer_.reserve(bytes));
+  {
+    Stopwatch watch(counters_.pack_ns);
+    Activity activity(timeline_, "MEMCPY_IN_FUSION_BUFFER");
+    uint16_t* to = buffer;
+    for (const TensorEntry* entry : entries) {
+      const int64_t count = entry->request->count();
+      shorten(wire, to, static_cast<const float*>(entry->input), count,
+              static_cast<float>(response.prescale));
+      to += count;
+    }
+  }
+  {
+    Stopwatch watch(counters_.transfer_ns);
+    Activity activity(timeline_, activity_name(communicator.backend(), Operation::allreduce));
+    spans_ = {{buffer, buffer, total, true}};
+    communicator.allreduce(spans_, wire, response.reduce_op, 1.0, 1.0);
+  }
+  Stopwatch watch(counters_.unpack_ns);
+  Activity activity(timeline_, "MEMCPY_OUT_FUSION_BUFFER");
+  const uint16_t* from = buffer;
+  for (const TensorEntry* entry : entries) {
+    const int64_t count = entry->request->count();
+    lengthen(wire, static_cast<float*>(entry->output), from, count,
+             static_cast<float>(response.postscale));
+    from += count;
   }
 }
 

@@ -3,8 +3,8 @@
 //
 // Packing serves communicators whose cost is per message. Tensors of at least in_place_bytes are
 // not packed: copying them costs more than the messages that are saved. A communicator that gathers
-// spans by itself gets all tensors where they lie. The fusion buffer grows and is kept; all process
-// sets share it.
+// spans by itself gets all tensors where they lie. What travels in a shorter type is packed always.
+// The fusion buffer grows and is kept; all process sets share it.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,8 @@ class HostExecutor {
 
   void move(const Work& work, const Members& set, const Params& params);
   void allreduce(const Response& response, const Entries& entries, Communicator& communicator);
+  void allreduce_compressed(const Response& response, const Entries& entries,
+                            Communicator& communicator);
   void allgather(const Response& response, const Entries& entries, Communicator& communicator);
   void reducescatter(const Response& response, const Entries& entries, Communicator& communicator);
   void alltoall(const Response& response, TensorEntry& entry, Communicator& communicator);

@@ -43,9 +43,10 @@ struct OperationKind {
   Operation operation = Operation::allreduce;
   DataType dtype = DataType::float32;
   bool on_device = false;  // the tensor lies in the memory of a GPU
-  // An allreduce of float32 on a GPU may travel in a shorter float type; where none is given, it
-  // travels as it is.
+  // An allreduce of float32 travels in this shorter float type; where none is given, it travels as
+  // it is, or as the parameters in force say if it may be compressed.
   std::optional<DataType> wire_type;
+  bool may_compress = false;
   ReduceOp reduce_op = ReduceOp::sum;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -78,6 +79,7 @@ void visit_fields(Visit&& visit) {
   visit("data type", &Kind::dtype, AgreedBy::all);
   visit("device", &Kind::on_device, AgreedBy::all);
   visit("compression", &Kind::wire_type, AgreedBy::all);
+  visit("leave to compress", &Kind::may_compress, AgreedBy::all);
   visit("reduce op", &Kind::reduce_op, AgreedBy::reductions);
   visit("prescale factor", &Kind::prescale, AgreedBy::reductions);
   visit("postscale factor", &Kind::postscale, AgreedBy::reductions);

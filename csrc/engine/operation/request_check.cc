@@ -43,11 +43,15 @@ void check_reduction(const Request& request, const ProcessSet& set) {
                                 "tensor, got ") +
                         name_of(request.reduce_op) + "; convert it to a number type first");
   }
-  if (request.wire_type && (!request.on_device || request.dtype != DataType::float32)) {
-    refuse(request, std::string("expected a float32 tensor of a GPU to compress, got ") +
-                        name_of(request.dtype));
+  if (request.wire_type && request.dtype != DataType::float32) {
+    refuse(request,
+           std::string("expected a float32 tensor to compress, got ") + name_of(request.dtype));
+  }
+  if (request.wire_type && !request.on_device && request.operation != Operation::allreduce) {
+    refuse(request, "expected an allreduce to compress on the CPU");
   }
   if (request.reduce_op != ReduceOp::adasum) return;
+  if (request.wire_type) refuse(request, "expected another reduction than Adasum to compress");
   if (request.on_device)
     refuse(request, "expected a tensor of the CPU for Adasum, got one of a GPU");
   const DataType type = request.dtype;

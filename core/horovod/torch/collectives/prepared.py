@@ -69,8 +69,8 @@ def kind_of(engine: _engine.Engine, how: How, number: int, tensor: torch.Tensor)
         RuntimeError: Something is missing, see ``cuda.use``.
     """
     dtype, device = check(tensor), tensor.get_device()
-    what = how.operation, how.op, how.prescale, how.postscale, how.root_rank, how.wire_type
-    key = (*what, number, how.name is None, dtype, device)
+    what = how.operation, how.op, how.prescale, how.postscale, how.root_rank
+    key = (*what, how.wire_type, how.may_compress, number, how.name is None, dtype, device)
     known = _kinds.get(key)
     if known is not None:
         return known

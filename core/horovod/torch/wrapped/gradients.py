@@ -39,6 +39,7 @@ class Options:
             float(self.prescale_factor),
             float(self.postscale_factor),
             wire_type=wire_type,
+            may_compress=self.compression is Compression.none and self.op != Adasum,
         )
 
     @property
