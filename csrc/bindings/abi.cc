@@ -101,6 +101,7 @@ TensorEntry make_entry(const autotune_operation& operation, std::string name, bo
   request.process_set = operation.process_set;
   request.prescale = operation.prescale;
   request.postscale = operation.postscale;
+  request.may_compress = operation.may_compress != 0;
   request.shape.assign(operation.shape, operation.shape + operation.dimensions);
   request.splits.assign(operation.splits, operation.splits + operation.split_count);
   request.cacheable = is_named;

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 // The same number: the same tables and structs.
-#define AUTOTUNE_ABI_VERSION 1
+#define AUTOTUNE_ABI_VERSION 2
 
 // How a call or an operation ended.
 enum {
@@ -33,6 +33,7 @@ typedef struct {
   int32_t process_set;
   double prescale;
   double postscale;
+  int32_t may_compress;  // not 0: float32 may travel shorter where the parameters in force say so
   const int64_t* shape;
   int32_t dimensions;
   const int64_t* splits;  // alltoall: rows for each rank; split_count 0: equal parts

@@ -25,6 +25,8 @@ constexpr const char* reduce_op = "reduce_op: int = 1";  // Horovod's number
 // Factors, bit by bit: TensorFlow's own numbers have 32 bits.
 constexpr const char* prescale = "prescale_bits: int = 4607182418800017408";
 constexpr const char* postscale = "postscale_bits: int = 4607182418800017408";
+// A gradient: the parameters in force may let it travel in a shorter type.
+constexpr const char* may_compress = "may_compress: bool = false";
 constexpr const char* root_rank = "root_rank: int = 0";
 
 using Texts = std::vector<const char*>;
@@ -82,7 +84,8 @@ std::string define_all() {
       {name_of_op::allreduce,
        {"tensors: T"},
        {"reduced: T"},
-       {reduced_types, reduce_op, prescale, postscale, process_set, tensor_name, eager, grouped},
+       {reduced_types, reduce_op, prescale, postscale, may_compress, process_set, tensor_name, eager,
+        grouped},
        same_shapes,
        false},
       {name_of_op::allgather,

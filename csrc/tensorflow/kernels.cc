@@ -29,6 +29,7 @@ struct Kernel {
   int32_t process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
+  bool may_compress = false;
   std::string name;  // empty: the engine numbers it
   std::string kind;  // begins the name of one without a name
   bool is_group = false;
@@ -125,6 +126,7 @@ void* create(TF_OpKernelConstruction* construction) {
   if (operation == Operation::allreduce || operation == Operation::reducescatter) {
     read_reduction(attributes, *kernel);
   }
+  if (operation == Operation::allreduce) kernel->may_compress = attributes.flag("may_compress");
   if (operation == Operation::broadcast) {
     kernel->root_rank = static_cast<int32_t>(attributes.integer("root_rank"));
   }
@@ -293,6 +295,7 @@ class Call {
     operation.process_set = kernel_.process_set;
     operation.prescale = kernel_.prescale;
     operation.postscale = kernel_.postscale;
+    operation.may_compress = kernel_.may_compress ? 1 : 0;
   }
 
   // By the engine: one after the other.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from horovod.common.compression import AsTuned, NoneCompressor
 from horovod.common.gradients import (
     Options,
     note_reduction,
@@ -17,7 +18,7 @@ from horovod.common.gradients import (
     positions_of_groups,
     underlying,
 )
-from horovod.common.reduce_ops import Min
+from horovod.common.reduce_ops import Adasum, Min
 from horovod.tensorflow import operations
 from horovod.tensorflow.gradient_aggregation import Accumulator
 from horovod.tensorflow.tracing import as_it_stands, refuse_xla, unique_label
@@ -130,11 +131,12 @@ class Reduction:
         """Replace the ``wanted`` ones of ``result``."""
         options = self._options
         names = operation_names(label, variables)
+        is_plain = options.compression is NoneCompressor and options.op != Adasum
         arguments: dict[str, Any] = {
             "op": options.op,
             "prescale_factor": options.prescale_factor,
             "postscale_factor": options.postscale_factor,
-            "compression": options.compression,
+            "compression": AsTuned if is_plain else options.compression,
             "process_set": options.process_set,
             "ignore_name_scope": True,
         }

@@ -103,6 +103,7 @@ def _allreduce(
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    may_compress: bool = False,
 ) -> Any:
     """**Collective.** Return the reduction of ``tensor`` over all ranks; differentiable.
 
@@ -115,6 +116,7 @@ def _allreduce(
         ignore_name_scope: In a graph the ranks know it as ``name`` alone, whatever name scopes are
             around it.
         process_set: Its members take part.
+        may_compress: It may travel shorter where the parameters in force say so.
 
     Raises:
         ValueError: ``hvd.init()`` was not called, or the process set is not registered.
@@ -123,7 +125,15 @@ def _allreduce(
             down.
     """
     factors = _factors(op, prescale_factor, postscale_factor)
-    return _run("allreduce", [tensor], name, ignore_name_scope, process_set, **factors)[0]
+    return _run(
+        "allreduce",
+        [tensor],
+        name,
+        ignore_name_scope,
+        process_set,
+        may_compress=may_compress,
+        **factors,
+    )[0]
 
 
 def _grouped_allreduce(
@@ -134,11 +144,19 @@ def _grouped_allreduce(
     postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
+    may_compress: bool = False,
 ) -> list[Any]:
     """**Collective.** As ``_allreduce`` for several tensors, of any types, handed over together."""
     factors = _factors(op, prescale_factor, postscale_factor)
     reduced: list[Any] = _run(
-        "allreduce", tensors, name, ignore_name_scope, process_set, grouped=True, **factors
+        "allreduce",
+        tensors,
+        name,
+        ignore_name_scope,
+        process_set,
+        grouped=True,
+        may_compress=may_compress,
+        **factors,
     )
     return reduced
 

@@ -96,6 +96,7 @@ def allreduce(
             op=op,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
+            may_compress=compression.may_compress,
             **how,
         )
         return compression.decompress(reduced, context)
@@ -145,6 +146,7 @@ def grouped_allreduce(
                 op=op,
                 prescale_factor=prescale_factor,
                 postscale_factor=postscale_factor,
+                may_compress=compression.may_compress,
                 **how,
             )
             for i, tensor, (_, context) in zip(dense, reduced, pairs, strict=True):

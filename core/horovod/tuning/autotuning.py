@@ -19,7 +19,7 @@ from autotune.service.step_source import StepSource
 from horovod.common import basics, rounds
 from horovod.common.joining import OpenStore
 from horovod.tuning.session import Session, State
-from horovod.tuning.table import PARAMETERS
+from horovod.tuning.table import ENGINE_PARAMETERS, PARAMETERS
 
 MOST_SAMPLES = 2**40
 """The most that ``step`` takes: sums of them stay far within the engine's 64 bits."""
@@ -147,9 +147,17 @@ def resume() -> None:
 
 
 def params() -> dict[str, Any]:
-    """**Local**, never communicates. Return {name: value} of the parameters in force here."""
+    """**Local**, never communicates. Return {name: value} of the parameters in force here.
+
+    Those that are tuned in some jobs only are in it where they are not at their default.
+    """
     current = basics.engine().params()
-    return {parameter.name: getattr(current, parameter.name) for parameter in PARAMETERS}
+    values = {row.name: getattr(current, row.name) for row in ENGINE_PARAMETERS}
+    usual = {row.name for row in PARAMETERS}
+    defaults = {row.name: row.default for row in ENGINE_PARAMETERS}
+    return {
+        name: value for name, value in values.items() if name in usual or value != defaults[name]
+    }
 
 
 def status() -> Status:
