@@ -188,3 +188,26 @@ def test_xla_is_refused_when_a_step_is_traced(two_ranks: None) -> None:
     x, y = (tf.constant(values[:BATCH]) for values in data())
     with pytest.raises(RuntimeError, match=r"XLA cannot compile communication; pass jit_compile"):
         tf.function(step, jit_compile=True)(x, y)
+
+
+def test_gradients_travel_short_where_the_parameters_say_so_and_nothing_else_does(
+    run, monkeypatch, size
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_BF16_GRADIENTS", "1")
+    hvd.shutdown()
+    hvd.init()
+    fine = 1 + 2.0**-20
+    variable = tf.Variable(tf.ones([1000]))
+
+    def both():
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            total = tf.reduce_sum(variable * fine)
+        (gradient,) = tape.gradient(total, [variable])
+        return gradient, hvd.allreduce(tf.fill([1000], fine), name="of.the.script")
+
+    gradient, plain = run(both)
+    np.testing.assert_array_equal(gradient, np.full(1000, 1.0 if size > 1 else fine, np.float32))
+    np.testing.assert_allclose(plain, np.full(1000, fine, np.float32), rtol=1e-7)
+    hvd.shutdown()
+    monkeypatch.undo()
+    hvd.init()
