@@ -2,9 +2,11 @@
 // over an NCCL that is none (fake_nccl.cc).
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "check.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "comm/p2p/p2p_communicator.h"
 #include "fake_nccl.h"
 #include "host_device.h"
 #include "nccl_tuner/choice.h"
@@ -362,6 +365,22 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
+// What is said while `body` runs.
+template <typename Body>
+std::string standard_error_of(const Body& body) {
+  FILE* const file = std::tmpfile();
+  const int kept = ::dup(2);
+  CHECK(file != nullptr && ::dup2(::fileno(file), 2) == 2);
+  body();
+  ::dup2(kept, 2);
+  ::close(kept);
+  std::rewind(file);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
 Params with_channels(int64_t algorithm, int64_t channels) {
   Params params;
   params.nccl_algorithm = algorithm;
@@ -404,6 +423,26 @@ TEST(a_rank_that_nccl_has_not_loaded_the_tuner_for_changes_nothing) {
   comm->allreduce({{data.data(), data.data(), static_cast<int64_t>(data.size())}},
                   DataType::float32, ReduceOp::sum);
   CHECK_EQUAL(joined(fake.chosen()), "2 3 0");
+}
+
+TEST(a_rank_that_lacks_the_tuner_keeps_all_from_it_and_the_first_says_so) {
+  Fake fake(HVD_NCCL_TUNER);
+  const auto nccl = std::make_shared<const NcclLibrary>(HVD_FAKE_NCCL);
+  for (const int with_tuner : {0, 1, 2}) {  // so many ranks, the last ones
+    const std::string said = standard_error_of([&] {
+      const auto mail = std::make_shared<Mail>(2);
+      run_ranks(2, [&](int rank) {
+        P2pCommunicator plain(std::make_unique<ThreadPointToPoint>(mail, rank), [] {});
+        const bool has = rank >= 2 - with_tuner;
+        const auto tuner = std::make_shared<NcclTuner>(has ? HVD_NCCL_TUNER : "");
+        HostDevice device(rank);
+        NcclCommunicator::connect(nccl, tuner, device, "", &plain, 0, [] {});
+      });
+    });
+    const bool is_said =
+        contains(said, "NCCL has loaded the tuner of this package on 1 of 2 ranks only");
+    CHECK_EQUAL(is_said, with_tuner == 1);
+  }
 }
 
 TEST(a_tuner_that_cannot_be_opened_is_none) {

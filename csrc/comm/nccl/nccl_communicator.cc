@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/errors.h"
+#include "common/log.h"
 
 namespace autotune {
 
@@ -116,13 +117,23 @@ NcclId exchange_id(const NcclLibrary& nccl, Communicator& plain, const std::vect
   return ids[static_cast<size_t>(members[0])];
 }
 
-// Whether the tuner serves the communicator of the members on all of them.
+// Whether the tuner serves the communicator of the members on all of them. The first one says it
+// where only some can.
 bool all_are_tuned(Communicator& plain, const std::vector<int>& members, bool own) {
   std::vector<uint8_t> tuned(static_cast<size_t>(plain.size()));
   tuned[static_cast<size_t>(plain.rank())] = own ? 1 : 0;
   plain.allgather(tuned.data(), std::vector<int64_t>(tuned.size(), 1));
-  return std::all_of(members.begin(), members.end(),
-                     [&](int rank) { return tuned[static_cast<size_t>(rank)] != 0; });
+  const auto served = std::count_if(members.begin(), members.end(), [&](int rank) {
+    return tuned[static_cast<size_t>(rank)] != 0;
+  });
+  const auto size = static_cast<std::ptrdiff_t>(members.size());
+  if (served > 0 && served < size && plain.rank() == members[0]) {
+    log(LogLevel::warning, "NCCL has loaded the tuner of this package on " +
+                               std::to_string(served) + " of " + std::to_string(size) +
+                               " ranks only: its own choices are kept, and the parameters nccl_* "
+                               "have no effect; do all ranks have the same environment?");
+  }
+  return served == size;
 }
 
 }  // namespace
