@@ -23,6 +23,9 @@ from autotune.result import (
     start_up_of,
 )
 from autotune.space import HOROVOD, MIB, Table
+from autotune.tables.further import COMPRESSION, words_named
+
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
 
 def render(result: Result, format_name: str) -> str:
@@ -109,20 +112,29 @@ def _json(result: Result) -> str:
 def _ddp(result: Result) -> str:
     """Return arguments of DistributedDataParallel's constructor; what it does by itself is None."""
     params = result.params
+    words = words_named(params.as_dict())
+    hooks = [word for word in words if word in COMPRESSION]
     cap, first = (getattr(params, name) for name in ("bucket_cap_bytes", "first_bucket_bytes"))
     shown = "None" if not cap else _mib(cap)
-    lines = [
-        "# " + _sentence(result),
-        "DistributedDataParallel(",
+    lines = ["# " + _sentence(result)]
+    if first:
+        lines.append(f"# first bucket {_mib(first)} MiB: only autotune replay can set it")
+    lines += [f"from {HOOKS} import default_hooks" for _ in hooks]
+    lines += [
+        f"{'model = ' if hooks else ''}DistributedDataParallel(",
         "    model,",
         f"    bucket_cap_mb={shown},",
         f"    gradient_as_bucket_view={params.gradient_as_bucket_view},",  # type: ignore[attr-defined]
-        ")",
     ]
-    if first:
-        lines.insert(1, f"# first bucket {_mib(first)} MiB: only autotune replay can set it")
+    lines += ["    static_graph=True,"] if "static_graph" in words else []
+    lines.append(")")
+    if "bf16" in hooks:
+        lines.append("# builds of PyTorch without NCCL refuse this hook; autotune replay can set it")
+    lines += [f"model.register_comm_hook(None, default_hooks.{word}_compress_hook)" for word in hooks]
     if cap:
-        lines += ["# Trainer of Hugging Face:", f"--ddp_bucket_cap_mb {max(1, round(cap / MIB))}"]
+        which = ", the bucket alone" if words else ""
+        lines.append(f"# Trainer of Hugging Face{which}:")
+        lines.append(f"--ddp_bucket_cap_mb {max(1, round(cap / MIB))}")
     return "\n".join(lines)
 
 

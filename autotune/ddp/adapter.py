@@ -44,7 +44,8 @@ from autotune.service.epochs import Change
 from autotune.service.step_source import StepSource
 from autotune.tables import settings_of
 from autotune.tables.ddp import DdpParams
-from autotune.tables.nccl import NCCL_PARAMETERS, DdpNcclParams
+from autotune.tables.further import COMPRESSION, FURTHER, words_named, words_of
+from autotune.tables.nccl import NCCL_PARAMETERS, DdpNcclParams, without_nccl
 
 logger = logging.getLogger("autotune.ddp")
 
@@ -64,6 +65,7 @@ class _Module:
         is_device: It is on a CUDA device.
         own: What the script has set.
         params: What its buckets are made by.
+        is_new: No forward pass of it has begun.
     """
 
     ref: Callable[[], Any]
@@ -71,6 +73,7 @@ class _Module:
     is_device: bool
     own: DdpParams
     params: DdpParams
+    is_new: bool = True
 
 
 class Adapter:
@@ -104,6 +107,7 @@ class Adapter:
         self._listener: Listener | None = None
         self._agreement: Agreement | None = None
         self._kind: type[DdpParams] = DdpParams
+        self._words: set[str] = set()
         self._switch: nccl.Switch | None = None
         self._told = self._refused = _of_nccl(DdpNcclParams())
         self._is_untold = False
@@ -118,7 +122,7 @@ class Adapter:
         if self._is_off:
             return
         assert self._steps is not None
-        own, index = private.setting_of(ddp), self._steps.add_module(ddp)
+        own, index = self._own_of(ddp), self._steps.add_module(ddp)
         self._modules[id(ddp)] = _Module(
             ref=weakref.ref(ddp), index=index, is_device=self._is_device(ddp), own=own, params=own
         )
@@ -172,6 +176,7 @@ class Adapter:
             fixed=dict(self._settings.fixed),
             trouble=trouble,
             nccl=nccl.link_here(),
+            refused={} if trouble else self._refusals(ddp),
         )
         meeting.arrive(store, self._rank, arrival)
         if self._rank == 0:
@@ -186,6 +191,7 @@ class Adapter:
         self._steps = Steps(is_device=self._is_device(ddp))
         self._counts = self._steps.counts
         self._kind = settings_of(verdict.table)  # type: ignore[assignment]
+        self._words = set(words_of(self._kind.table))
         self._baseline = self._kind.from_dict(self._baseline.as_dict())
         start = self._baseline.as_dict() if verdict.start is None else verdict.start
         self._setting = self._kind.from_dict(start)
@@ -197,6 +203,23 @@ class Adapter:
             self._connect(verdict.invitation)
         self._watch(is_device=self._is_device(ddp))
         return ""
+
+    def _refusals(self, ddp: Any) -> dict[str, str]:
+        """**Local.** Return {word: why} of what this rank cannot have in force."""
+        settings = self._settings
+        named = {*settings.explored, *words_named(settings.fixed)}
+        asked = set(FURTHER) if settings.replay else named
+        refused = dict.fromkeys(FURTHER, "the rank's variables do not name it")
+        try:
+            own = private.refusals(ddp)
+            for word in asked:
+                why = own.get(word, "")
+                if not why and word in COMPRESSION:
+                    why = private.unsummable(ddp, word)
+                refused[word] = why
+        except Exception as error:
+            refused |= dict.fromkeys(asked, _short(error))
+        return {word: why for word, why in refused.items() if why}
 
     def _connect(self, invitation: Invitation) -> None:
         """Have lines between rank 0 and the others; without them the start is all that is made."""
@@ -222,12 +245,23 @@ class Adapter:
         is_replay = start is not None
         if start is None and settings.fixed:
             start = {**self._baseline.as_dict(), **settings.fixed}
-        is_explored = settings.is_on and not is_replay and self._explores_nccl(found)
-        self._kind = kind_for(start, is_explored=is_explored)
-        if self._kind is not DdpParams and not all(one.nccl for one in found):
+        is_tuned = settings.is_on and not is_replay
+        explored = set(settings.explored) if is_tuned else set()
+        refused = meeting.refusals(found)
+        for word in sorted(explored & refused.keys()):
+            logger.info("autotune: %s is not explored: %s", FURTHER[word].name, refused[word])
+        for word in set(words_named(start or {})) & refused.keys():
+            logger.warning("autotune: %s stays off: %s", FURTHER[word].name, refused[word])
+            start = {**(start or {}), FURTHER[word].name: False}
+        self._kind = kind_for(
+            start,
+            is_explored=is_tuned and self._explores_nccl(found),
+            explored=explored - refused.keys(),
+        )
+        if issubclass(self._kind, DdpNcclParams) and not all(one.nccl for one in found):
             why = nccl.obstacle() or "NCCL has not loaded the tuner on all ranks"
             logger.warning("autotune: NCCL's own parameters cannot be set: %s", why)
-            self._kind = DdpParams
+            self._kind = without_nccl(self._kind)
         if start is not None:
             start = {**self._kind().as_dict(), **_of_table(start, self._kind)}
         if is_replay:
@@ -256,6 +290,7 @@ class Adapter:
         settings = self._settings
         hosts = Counter(one.host for one in found)
         is_default = self._baseline == DdpParams()
+        has_nccl = issubclass(self._kind, DdpNcclParams)
         return protocol.Hello(
             csv_path=settings.csv_path if check is None else None,
             db_path=settings.db_path if check is None else None,
@@ -267,11 +302,11 @@ class Adapter:
             versions={
                 "torch": torch.__version__,
                 "backend": dist.get_backend(ddp.process_group),
-                **(versions_of(os.environ) if self._kind is not DdpParams else {}),
+                **(versions_of(os.environ) if has_nccl else {}),
             },
             check=check,
             table=self._kind.table.name,
-            inert=decided(os.environ) if self._kind is not DdpParams else {},
+            inert=decided(os.environ) if has_nccl else {},
             baseline={} if is_default else self._kind.from_dict(self._baseline.as_dict()).as_dict(),
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -312,6 +347,9 @@ class Adapter:
         if private.is_captured(ddp):
             self._leave("the module is captured in a CUDA graph, which keeps the buckets it has")
             return
+        if module.is_new:
+            module.is_new = False
+            self._rule_out(ddp)
         if self._is_untold:
             self._is_untold = False
             self._tell_nccl()
@@ -323,6 +361,23 @@ class Adapter:
                 self._watched.forward(ddp)
             except Exception as error:
                 self._fail(error)
+
+    def _rule_out(self, ddp: Any) -> None:
+        """Have nothing explored that goes against what the script has added to a new module."""
+        if self._rank or not self._words:
+            return
+        try:
+            refused = private.refusals(ddp)
+        except Exception as error:
+            self._fail(error)
+            return
+        for word in self._words & refused.keys():
+            name, why = FURTHER[word].name, refused[word]
+            self._words.discard(word)
+            if getattr(self._setting, name):
+                logger.warning("autotune: %s stays off: %s", name, why)
+            else:
+                self.session.rule_out({name: why})
 
     def has_gradients(self, optimizer: Any) -> None:
         """Take note that an optimizer is about to use its gradients."""
@@ -479,6 +534,10 @@ class Adapter:
         """Return the setting in force: under the script's own, each module has its own."""
         buckets = _buckets_of(self._setting)
         return module.own if buckets == _buckets_of(self._baseline) else buckets
+
+    def _own_of(self, ddp: Any) -> DdpParams:
+        """Return what the script has set, as a setting of what modules are made by here."""
+        return without_nccl(self._kind).from_dict(private.setting_of(ddp).as_dict())
 
     def _number_of(self, optimizer: Any) -> int | None:
         """Return the optimizer's number among those that own parameters of a module, or None."""

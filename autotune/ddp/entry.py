@@ -107,7 +107,7 @@ def status() -> Status:
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
     """Return whether a script with this environment is to be tuned, or to replay something."""
-    own = ("AUTOTUNE_DDP_", "AUTOTUNE_NCCL_")
+    own = ("AUTOTUNE_DDP_", "AUTOTUNE_NCCL_", "AUTOTUNE_FP16_", "AUTOTUNE_BF16_")
     names = [f"{variables.PREFIX}_REPLAY", *(n for n in environ if n.startswith(own))]
     return is_on(environ) or any(environ.get(name, "").strip() for name in names)
 

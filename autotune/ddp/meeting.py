@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -48,6 +48,7 @@ class Arrival:
         fixed: {parameter: value} that the user has set by variables.
         trouble: Why this rank cannot be tuned; empty: it can.
         nccl: Over what its GPUs talk, where NCCL has loaded our tuner; empty: it has not.
+        refused: {word of ``tables.further``: why this rank cannot have its parameter in force}.
     """
 
     host: str
@@ -56,6 +57,7 @@ class Arrival:
     fixed: Mapping[str, Any]
     trouble: str = ""
     nccl: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +116,19 @@ def disagreement(found: Sequence[Arrival]) -> str:
     for rank, one in enumerate(found):
         if one.trouble:
             return f"{one.trouble} (rank {rank})"
-    for what, name in (("fixed", "variables AUTOTUNE_DDP_*"), ("baseline", "module")):
+    for what, name in (("fixed", "variables AUTOTUNE_*"), ("baseline", "module")):
         if any(getattr(one, what) != getattr(found[0], what) for one in found):
             return f"the {name} must be the same on all ranks"
     return ""
+
+
+def refusals(found: Sequence[Arrival]) -> dict[str, str]:
+    """Return {word: why} of what one rank at least cannot have in force."""
+    reasons: dict[str, str] = {}
+    for rank, one in enumerate(found):
+        for word, why in one.refused.items():
+            reasons.setdefault(word, f"{why} (rank {rank})" if rank else why)
+    return reasons
 
 
 class Decisions:

@@ -111,6 +111,11 @@ class Session(ServiceSession):
             )
         )
 
+    def rule_out(self, reasons: Mapping[str, str]) -> None:
+        """Have {parameter: reason} not explored; the service says so. Before a step has ended."""
+        if self._service is not None:
+            self._service.send(protocol.encode(protocol.Inert(reasons=dict(reasons))))
+
     def give_up(self, reason: str) -> None:
         """Have nothing changed any more, and let the service close its logs."""
         self.finish()

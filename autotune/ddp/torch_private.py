@@ -6,7 +6,8 @@ capacities are in ``_bucket_config`` in later ones, before that in attributes of
 
 New buckets come from the module's own helpers: the hooks of the old reducer go, capacities are set,
 reducer and logger are initialised as the constructor does, and what the script had added to them
-(static graph, communication hook) is added again.
+(static graph, communication hook) is added again. A hook of ours is told to the reducer alone: the
+module and its logger, by which a script's hook is known, never hear of it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from autotune.tables.ddp import DEFAULT_BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, DdpParams
+from autotune.tables.further import words_named
 
 dist: Any = torch.distributed
 DdpClass: Any = DistributedDataParallel
@@ -35,6 +38,13 @@ STATELESS_HOOKS = (
     default_hooks.bf16_compress_hook,
 )
 """Communication hooks that keep nothing per bucket."""
+_COMPRESSION = {
+    "fp16": (torch.float16, default_hooks.fp16_compress_hook),
+    "bf16": (torch.bfloat16, default_hooks.bf16_compress_hook),
+}
+"""{word of ``tables.further``: type in which gradients travel, hook that casts them}."""
+_OLDEST_NCCL = {"bf16": (2, 10)}
+_ADDING_S = timedelta(seconds=5)
 _METHODS = (
     "_build_debug_param_to_name_mapping",
     "_build_params_for_reducer",
@@ -63,6 +73,8 @@ _ATTRIBUTES = (
 )
 _FIRST = "_autotune_first_bucket_bytes"
 """Ours: what the first bucket was made by, where torch keeps no such attribute."""
+_STATIC = "_autotune_static_graph"
+"""Ours: that the graph is taken to be static was not said by the script."""
 _SIZES = ("bucket_bytes_cap", "bucket_bytes_cap_default")
 _TIMES = ("backward_comm_time_end", "backward_compute_time_end")
 
@@ -136,10 +148,63 @@ def setting_of(ddp: Any) -> DdpParams:
     )
 
 
+def refusals(ddp: Any) -> dict[str, str]:
+    """Return {word of ``tables.further``: why} of what the module cannot have in force."""
+    found: dict[str, str] = {}
+    if why := _uncompressible(ddp):
+        found |= dict.fromkeys(_COMPRESSION, why)
+    if ddp.find_unused_parameters:
+        found["static_graph"] = "the module finds unused parameters (find_unused_parameters=True)"
+    elif ddp.static_graph and not getattr(ddp, _STATIC, False):
+        found["static_graph"] = "the module has it already (static_graph=True)"
+    return found
+
+
+def _uncompressible(ddp: Any) -> str:
+    hook = _builtin_hook_name(ddp)
+    if ddp._comm_hooks:
+        hook = getattr(ddp._comm_hooks[0][0], "__qualname__", repr(ddp._comm_hooks[0][0]))
+    if hook:
+        return f"the module has a communication hook of its own ({hook})"
+    if any(getattr(one, "sparse", False) for one in ddp.module.modules()):
+        return "the module has sparse gradients"
+    if any(one.is_complex() for one in ddp.module.parameters() if one.requires_grad):
+        return "the module has complex parameters"
+    return ""
+
+
+def unsummable(ddp: Any, word: str) -> str:
+    """Return why the module's backend cannot add up compressed gradients, "" where it can.
+
+    **Local**: gloo is asked in a group of this rank alone, and of NCCL it is known.
+
+    Args:
+        ddp: The module.
+        word: "fp16" or "bf16".
+    """
+    dtype, _ = _COMPRESSION[word]
+    config = dist.distributed_c10d.get_backend_config(ddp.process_group)
+    backends = dict(one.split(":", 1) for one in config.split(",") if ":" in one)
+    backend = backends.get(ddp.device.type, config)
+    if backend == "gloo":
+        try:
+            alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, _ADDING_S)
+            alone.allreduce([torch.zeros(1, dtype=dtype)]).wait()
+        except RuntimeError as error:
+            return f"gloo cannot add up {dtype} ({str(error).splitlines()[0]})"
+        return ""
+    if backend == "nccl":
+        cuda: Any = torch.cuda
+        is_known = cuda.nccl.version() >= _OLDEST_NCCL.get(word, (0,))
+        return "" if is_known else f"this NCCL cannot add up {dtype}"
+    return f"whether the backend {backend!r} can add up {dtype} is not known"
+
+
 def make_buckets(ddp: Any, params: DdpParams, *, is_timed: bool) -> None:
     """Make the module's buckets anew. Every rank calls it at the same place of its training.
 
     The old ones are let go first, so no more than one copy of the gradients is there in addition.
+    What the module refuses (``refusals``) is left out.
 
     Args:
         ddp: A module for which ``untunable`` is None, at the begin of a forward pass that
@@ -148,10 +213,13 @@ def make_buckets(ddp: Any, params: DdpParams, *, is_timed: bool) -> None:
         is_timed: Have ``exposed_us`` know of every step from here on.
     """
     hooks, builtin = list(ddp._comm_hooks), _builtin_hook_name(ddp)
+    words = set(words_named(params.as_dict()))
+    words -= refusals(ddp).keys() if words else set()
     ddp.reducer._remove_autograd_hooks()
     ddp.logger = ddp.reducer = None
     _set_sizes(ddp, params)
     ddp.gradient_as_bucket_view = params.gradient_as_bucket_view
+    _set_static(ddp, is_static="static_graph" in words)
     parameters, expect_sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
     with _first_bucket_of(params):
@@ -167,6 +235,8 @@ def make_buckets(ddp: Any, params: DdpParams, *, is_timed: bool) -> None:
         dist._register_comm_hook(ddp.reducer, state, hook)
     elif builtin:
         ddp._register_builtin_comm_hook(_builtin_hook(builtin))
+    for word in words & _COMPRESSION.keys():
+        dist._register_comm_hook(ddp.reducer, ddp.process_group, _COMPRESSION[word][1])
     if is_timed:
         time_every_step(ddp)
 
@@ -274,6 +344,13 @@ def _set_sizes(ddp: Any, params: DdpParams) -> None:
     ddp.bucket_bytes_cap = cap
     ddp.bucket_bytes_cap_default = first < cap
     setattr(ddp, _FIRST, first)
+
+
+def _set_static(ddp: Any, *, is_static: bool) -> None:
+    """Have the graph taken to be static, or not any more, unless the script has said that it is."""
+    if is_static or getattr(ddp, _STATIC, False):
+        ddp.static_graph = is_static
+        setattr(ddp, _STATIC, is_static)
 
 
 def _first_bytes(params: DdpParams) -> int:

@@ -32,6 +32,7 @@ from autotune.service.protocol import (
     Done,
     Finish,
     Hello,
+    Inert,
     Line,
     Message,
     Ready,
@@ -338,6 +339,8 @@ class Service:
                 self._begin(self._unanswered)
         elif isinstance(message, ResultCheck):
             self._handle(self._tuner.check(message))
+        elif isinstance(message, Inert):
+            self._handle(self._tuner.rule_out(message.reasons))
         elif isinstance(message, Finish):
             raise EndOfInput
 

@@ -8,6 +8,7 @@ Neither side ever waits for the other on the training thread.
     runtime                                   service
       Hello (job, settings, log paths)  ->
                                         <-  Ready | Refused (a sentence: path, live job, setting)
+      Inert (what is not for the job)   ->
       Signature (once per kind of step) ->
       Steps (batches of finished steps) ->
       ResultCheck (a result verified) ->
@@ -53,6 +54,7 @@ __all__ = [
     "Done",
     "Finish",
     "Hello",
+    "Inert",
     "Line",
     "Message",
     "Progress",
@@ -116,6 +118,17 @@ class Hello:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inert:
+    """What was only found in the first training step; before it has ended.
+
+    Attributes:
+        reasons: {parameter name: reason} that is not to be explored, beside those of ``Hello``.
+    """
+
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Signature:
     """The operations of one kind of step: (operation, payload bytes), one entry per collective.
 
@@ -157,6 +170,7 @@ class Refused:
 
 Message = (
     Hello
+    | Inert
     | Signature
     | Steps
     | ResultCheck
@@ -173,6 +187,7 @@ T = typing.TypeVar("T")
 
 _TYPES: dict[str, type[Any]] = {
     "hello": Hello,
+    "inert": Inert,
     "signature": Signature,
     "steps": Steps,
     "check": ResultCheck,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import make_dataclass, replace
 from typing import Any, cast
 
-from autotune.space import Parameter
+from autotune.space import Parameter, Table
 from autotune.trial import Setting
 
 
@@ -61,6 +61,11 @@ def refusal_of(words: Collection[str]) -> str:
 def words_named(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words whose parameters {parameter: value} puts in force."""
     return tuple(word for word, row in FURTHER.items() if values.get(row.name))
+
+
+def words_of(table: Table) -> tuple[str, ...]:
+    """Return the words whose parameters a table has."""
+    return tuple(word for word, row in FURTHER.items() if row.name in table.by_name)
 
 
 _made: dict[str, type[Setting]] = {}

@@ -9,10 +9,11 @@ a log in which they were not explored are what they are everywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from autotune.space import HOROVOD, MIB, PARAMETERS, Parameter, Table
 from autotune.tables.ddp import DDP, DdpParams
+from autotune.tables.further import extended, words_of
 from autotune.trial import CommParams, Setting
 
 LEAST_BYTES = MIB
@@ -130,9 +131,14 @@ class DdpNcclParams(DdpParams):
 
     @property
     def buckets(self) -> DdpParams:
-        """The buckets alone."""
-        values = self.as_dict()
-        return DdpParams.from_dict({name: values[name] for name in DDP.by_name})
+        """All of it but what is NCCL's."""
+        kind, values = without_nccl(type(self)), self.as_dict()
+        return kind.from_dict({name: values[name] for name in kind.table.by_name})
+
+
+def without_nccl(kind: type[DdpParams]) -> type[DdpParams]:
+    """Return the kind of setting with all parameters of ``kind`` but NCCL's."""
+    return cast("type[DdpParams]", extended(DdpParams, words_of(kind.table)))
 
 
 def names_nccl(params: Setting) -> bool:

@@ -24,6 +24,7 @@ depends only on scores and the seed, never on when a plan arrives.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -140,6 +141,20 @@ class Tuner:
             self._end_at_once("nothing to tune: every parameter is set explicitly or cannot matter")
         else:
             self._events.say(messages.start_text(self._settings))
+        return self._events.take()
+
+    def rule_out(self, reasons: Mapping[str, str]) -> list[Event]:
+        """Do not explore these parameters; what begins later heeds it, a run that is under way not.
+
+        Args:
+            reasons: {parameter name: reason}.
+        """
+        fresh = {name: why for name, why in reasons.items() if name not in self._job.frozen}
+        self._job = replace(self._job, inert={**self._job.inert, **fresh})
+        if self._run is None:
+            self._space = self._job.space
+        for text in messages.frozen_text({}, fresh, self._table):
+            self._events.say(text)
         return self._events.take()
 
     def observe(self, records: Sequence[StepRecord], *, disturbed: bool = False) -> list[Event]:

@@ -161,6 +161,10 @@ class ReplayCheck:
         """Do nothing: a check needs no log and no search space."""
         return self._events.take()
 
+    def rule_out(self, reasons: Mapping[str, str]) -> list[Event]:
+        """Do nothing: a check explores nothing."""
+        return self._events.take()
+
     def work(self) -> Callable[[], Plan] | None:
         """Return None: there is nothing to compute."""
         return None

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autotune.ddp import torch_private as private
 from autotune.tables.ddp import DdpParams
+from autotune.tables.further import extended
 
 STEPS = 200
 EVERY = 7
@@ -33,6 +34,8 @@ SETTINGS = (
     DdpParams(bucket_cap_bytes=8192, first_bucket_bytes=1024),
     DdpParams(first_bucket_bytes=4096),
 )
+
+STATIC = extended(DdpParams, ["static_graph"])
 
 
 class Net(nn.Module):
@@ -68,6 +71,7 @@ class Case:
     skips: bool = False
     modules: int = 1
     views: bool = False
+    static: bool = False
     under: Callable[[], Any] = contextlib.nullcontext
     swaps_without_grad: bool = False
     wrap: Callable[[nn.Module], nn.Module] = lambda net: net
@@ -85,6 +89,17 @@ CASES = {
     "accumulation_with_sync_swapped_in_the_middle": Case(micro=3, sync_all=True, swap_at_micro=1),
     "static_graph": Case(options={"static_graph": True}),
     "static_graph_accumulation": Case(options={"static_graph": True}, micro=2),
+    "static_graph_toggled": Case(static=True),
+    "static_graph_toggled_with_accumulation": Case(static=True, micro=2, steps=10 * EVERY),
+    "static_graph_toggled_with_a_hook": Case(
+        hook=lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook),
+        static=True,
+        steps=10 * EVERY,
+    ),
+    "static_graph_toggled_and_compiled": Case(static=True, compiled=True, steps=5 * EVERY),
+    "static_graph_of_the_script_is_kept": Case(
+        options={"static_graph": True}, static=True, micro=2, steps=10 * EVERY
+    ),
     "unused_parameters": Case(options={"find_unused_parameters": True}, skips=True),
     "bucket_view": Case(options={"gradient_as_bucket_view": True}),
     "bucket_view_zero_grad_in_place": Case(
@@ -123,12 +138,14 @@ class Swaps:
         self.settings: Iterator[DdpParams] = iter(())
         self.due: set[int] = set()
         self.count = 0
-        self.views = False
+        self.views = self.static = self.is_own_static = False
         self.grad = True
 
     def begin(self, case: Case) -> None:
         self.settings, self.due, self.count = itertools.cycle(SETTINGS), set(), 0
-        self.views, self.grad = case.views, not case.swaps_without_grad
+        self.views, self.static = case.views, case.static
+        self.grad = not case.swaps_without_grad
+        self.is_own_static = case.options.get("static_graph", False)
 
     def before(self, ddp: Any) -> None:
         if id(ddp) not in self.due or not private.synchronises(ddp):
@@ -136,9 +153,12 @@ class Swaps:
         self.due.discard(id(ddp))
         view = bool(self.count % 2) if self.views else bool(ddp.gradient_as_bucket_view)
         params = next(self.settings).with_values({"gradient_as_bucket_view": view})
+        is_static = self.static and not self.count % 2
+        wanted = STATIC.from_dict({**params.as_dict(), "static_graph": is_static})
         with torch.enable_grad() if self.grad else torch.no_grad():
-            private.make_buckets(ddp, params, is_timed=True)
+            private.make_buckets(ddp, wanted, is_timed=True)
         assert private.setting_of(ddp) == params
+        assert ddp.static_graph == (is_static or self.is_own_static)
         self.count += 1
 
 
