@@ -25,7 +25,7 @@ from autotune.result import (
 from autotune.space import HOROVOD, MIB, Table
 from autotune.tables.further import COMPRESSION, words_named
 
-HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
 
 def render(result: Result, format_name: str) -> str:
@@ -119,7 +119,7 @@ def _ddp(result: Result) -> str:
     lines = ["# " + _sentence(result)]
     if first:
         lines.append(f"# first bucket {_mib(first)} MiB: only autotune replay can set it")
-    lines += [f"from {HOOKS} import default_hooks" for _ in hooks]
+    lines += [f"from {_HOOKS} import default_hooks" for _ in hooks]
     lines += [
         f"{'model = ' if hooks else ''}DistributedDataParallel(",
         "    model,",
@@ -129,8 +129,12 @@ def _ddp(result: Result) -> str:
     lines += ["    static_graph=True,"] if "static_graph" in words else []
     lines.append(")")
     if "bf16" in hooks:
-        lines.append("# builds of PyTorch without NCCL refuse this hook; autotune replay can set it")
-    lines += [f"model.register_comm_hook(None, default_hooks.{word}_compress_hook)" for word in hooks]
+        lines.append(
+            "# builds of PyTorch without NCCL refuse this hook; autotune replay can set it"
+        )
+    lines += [
+        f"model.register_comm_hook(None, default_hooks.{word}_compress_hook)" for word in hooks
+    ]
     if cap:
         which = ", the bucket alone" if words else ""
         lines.append(f"# Trainer of Hugging Face{which}:")

@@ -53,6 +53,8 @@ GROUP_PATIENCE = timedelta(seconds=60)
 """Of the group in which ranks compare how far NCCL has come."""
 SPARE = 1.1
 """Copies of the gradients that must fit into a device's free memory before buckets are made."""
+HALF = 0.5
+"""Copies that compressed gradients take beside what a step needs at most."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -499,18 +501,22 @@ class Adapter:
             case Over(reason=reason):
                 self._end(reason)
 
-    def _can_make(self) -> bool:
-        """Return whether new buckets can be made here: whatever the setting, they are as large."""
+    def _can_make(self, params: Mapping[str, Any]) -> bool:
+        """Return whether new buckets can be made here: whatever their sizes, they are as large."""
         devices = [ddp.device for one in self._modules.values() if (ddp := one.ref())]
         if self._steps is None or not devices or devices[0].type != "cuda":
             return not self._has_failed
-        return not self._has_failed and self._finds_memory(devices[0])
+        is_compressed = not COMPRESSION.keys().isdisjoint(words_named(params))
+        return not self._has_failed and self._finds_memory(devices[0], is_compressed)
 
-    def _finds_memory(self, device: Any) -> bool:
+    def _finds_memory(self, device: Any, is_compressed: bool) -> bool:
         assert self._steps is not None
+        payload = self._steps.payload_bytes
         free, _ = torch.cuda.mem_get_info(device)
-        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return free + held >= SPARE * self._steps.payload_bytes
+        room = free + torch.cuda.memory_reserved(device)
+        if is_compressed and room - torch.cuda.max_memory_allocated(device) < HALF * payload:
+            return False
+        return room - torch.cuda.memory_allocated(device) >= SPARE * payload
 
     def _make(self, module: _Module, ddp: Any, wanted: DdpParams) -> None:
         """Make buckets; where that fails, those that were there, without which nothing trains."""

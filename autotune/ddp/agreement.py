@@ -38,11 +38,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from autotune.service.epochs import Change
 from autotune.space import Table
 from autotune.trial import Setting
+
+CanMake = Callable[[Mapping[str, Any]], bool]
 
 PATIENCE_S = 30.0
 """How long a decision is waited for, before the register is asked."""
@@ -142,15 +144,13 @@ class Agreement(Protocol):
             passes: As ``step``.
         """
 
-    def step(
-        self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
-    ) -> Outcome | None:
+    def step(self, passes: int, proposal: Change | None, can_make: CanMake) -> Outcome | None:
         """Take note of the end of a step, the same on all ranks; return what is agreed on.
 
         Args:
             passes: Forward passes that have begun here so far.
             proposal: On rank 0, the latest change that is wanted; elsewhere it is not looked at.
-            can_make: Whether this rank can make new buckets.
+            can_make: Whether this rank can make new buckets, of {parameter: value}.
 
         Raises:
             OSError: The others are gone.
@@ -218,9 +218,7 @@ class Coordinator:
         """See ``Agreement``."""
         self._trouble = "rank 0 cannot go on with it"
 
-    def step(
-        self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
-    ) -> Outcome | None:
+    def step(self, passes: int, proposal: Change | None, can_make: CanMake) -> Outcome | None:
         """See ``Agreement``."""
         if self._is_over:
             return None
@@ -279,10 +277,10 @@ class Coordinator:
             except OSError:  # what is decided holds for those who hear of it
                 self._trouble = f"rank {rank} is gone"
 
-    def _decide(self, one: _Proposal, can_make: Callable[[], bool]) -> Outcome | None:
+    def _decide(self, one: _Proposal, can_make: CanMake) -> Outcome | None:
         is_ready = False
         try:
-            is_ready = not self._trouble and can_make()
+            is_ready = not self._trouble and can_make(one.change.params)
         except Exception:
             self.fail()
         is_complete = self._collect(one)
@@ -369,9 +367,7 @@ class Member:
         """See ``Agreement``."""
         self._is_well = False
 
-    def step(
-        self, passes: int, proposal: Change | None, can_make: Callable[[], bool]
-    ) -> Outcome | None:
+    def step(self, passes: int, proposal: Change | None, can_make: CanMake) -> Outcome | None:
         """See ``Agreement``."""
         if self._is_over:
             return None
@@ -406,10 +402,12 @@ class Member:
         self._is_over = True
         self._line.forget()
 
-    def _answer(self, found: tuple[int, ...], passes: int, can_make: Callable[[], bool]) -> None:
+    def _answer(self, found: tuple[int, ...], passes: int, can_make: CanMake) -> None:
         _, number, due, epoch, *values = found
+        names = [row.name for row in self._kind.table.parameters]
+        change = Change(epoch=epoch, params=dict(zip(names, values, strict=True)))
         try:
-            is_ready = self._is_well and can_make()
+            is_ready = self._is_well and can_make(change.params)
         except Exception:
             is_ready, self._is_well = False, False
         word = Word.READY if is_ready else Word.NOT_READY
@@ -418,8 +416,6 @@ class Member:
         if not self._is_well:
             word = Word.FAILED
         if word is Word.READY:
-            names = [row.name for row in self._kind.table.parameters]
-            change = Change(epoch=epoch, params=dict(zip(names, values, strict=True)))
             self._promised = _Proposal(number=number, change=change, begun=self._clock, due=due)
         self._line.send([word, number, self._clock, passes])
 

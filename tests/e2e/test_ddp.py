@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from autotune.storage.reader import read_log
 from autotune.tables.ddp import DdpParams
 from autotune.trial import TrialState
-from e2e.commands import FAST, Commands
+from e2e.commands import Commands
 from e2e.conftest import Once
-
-HERE = Path(__file__).parent / "ddp"
-TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
-RANKS = (sys.executable, str(HERE / "ranks.py"))
-TWO_RANKS = (*RANKS, "2")
-"""As torchrun, which each time imports torch for itself."""
-TUNED = {name: value for name, value in FAST.items() if name != "HOROVOD_AUTOTUNE"}
-STEPS = 300
-LONG = ("--pause-ms", "20")
-"""For a job that lasts longer than the imports of the tuner: there is a trial."""
-SHORT = ("--steps", "40")
-"""For a job that is not tuned at all."""
+from e2e.ddp_jobs import HERE, LONG, RANKS, SHORT, STEPS, TORCHRUN, TUNED, TWO_RANKS, lines, train
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(HERE))
-
-
-def train(
-    commands: Commands,
-    *more: str,
-    log: str = "",
-    peculiar: str = "",
-    launcher: Sequence[str] = TWO_RANKS,
-    **environ: str,
-) -> subprocess.CompletedProcess[str]:
-    """Run the job, tuned where ``log`` is given."""
-    words: list[str | Path] = [*launcher, HERE / "job.py", "--steps", str(STEPS), *more]
-    words += ["--peculiar", peculiar] if peculiar else []
-    if log:
-        words = ["autotune", "run", "--log", log, "--", *words]
-    done = commands.run(*words, limit_s=90, **environ)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What the adapter has said."""
-    return [line for line in done.stderr.splitlines() if line.startswith("[ddp]")]
 
 
 @pytest.fixture(scope="session")
@@ -158,6 +121,17 @@ def test_a_fixed_parameter_is_put_in_force_and_not_explored(commands: Commands, 
     assert done.stdout == plain
     trials = read_log(str(commands.folder / "log.csv")).trials
     assert {trial.params.as_dict()["bucket_cap_bytes"] for trial in trials} == {20000}
+
+
+def test_a_static_graph_is_explored_at_a_word_and_trains_the_same_weights(
+    commands: Commands, plain: str
+) -> None:
+    explore = {"HOROVOD_AUTOTUNE_EXPLORE": "static_graph"}
+    done = train(commands, *LONG, log="log.csv", **TUNED, **explore)
+    assert done.stdout == plain
+    trials = read_log(str(commands.folder / "log.csv")).trials
+    tried = {trial.params.as_dict()["static_graph"] for trial in trials}
+    assert tried == {False, True} or "nothing to gain" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

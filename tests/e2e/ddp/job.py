@@ -29,7 +29,7 @@ def deny_memory() -> None:
     from autotune.ddp import entry
 
     if entry._entry.adapter is not None:
-        entry._entry.adapter._can_make = lambda: False
+        entry._entry.adapter._can_make = lambda params: False
 
 
 def capture() -> None:
@@ -86,6 +86,10 @@ def main() -> None:
             self, *more, **named
         )
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.1 if peculiar == "own_size" else None)
+    if peculiar == "fp16_hook":
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     if peculiar == "powersgd":
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 

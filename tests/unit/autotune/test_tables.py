@@ -20,6 +20,7 @@ from autotune.storage.memory import compare
 from autotune.storage.reader import read_log
 from autotune.tables import SETTINGS, settings_of
 from autotune.tables.ddp import DDP, DdpParams
+from autotune.tables.further import COMPRESSION, FURTHER, extended
 from autotune.trial import CommParams, Fingerprint, RunState, Trial
 from autotune.tuning.messages import no_sample_text, not_recognised_text
 from autotune.tuning.steps.identify import Identifier
@@ -125,13 +126,36 @@ def test_the_constructor_call_says_exactly_the_setting(params: DdpParams) -> Non
     assert ("first bucket" in text) == bool(params.first_bucket_bytes)
 
 
-def test_json_and_environment_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [["static_graph"], ["fp16"], ["bf16", "static_graph"]])
+def test_what_goes_with_the_constructor_call_is_said_with_it(words: list[str]) -> None:
+    kind = extended(DdpParams, words)
+    named = {FURTHER[word].name: True for word in words}
+    params = kind.from_dict({**BEST.as_dict(), **named})
+    text = render(Result(params=params), "ddp").partition("# Trainer")[0]
+    body = ast.parse(text).body
+    hooks = [word for word in words if word in COMPRESSION]
+    assert len(body) == 1 + 2 * len(hooks)
+    call = body[len(hooks)].value
+    given = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+    assert given.get("static_graph", False) is ("static_graph" in words)
+    for hook in hooks:
+        assert ast.unparse(body[0]).endswith("ddp_comm_hooks import default_hooks")
+        last = f"model.register_comm_hook(None, default_hooks.{hook}_compress_hook)"
+        assert ast.unparse(body[-1]) == last and body[1].targets[0].id == "model"
+    plain = render(Result(params=kind.from_dict(BEST.as_dict())), "ddp")
+    assert plain == render(Result(params=BEST), "ddp")
+
+
+@pytest.mark.parametrize("kind", [DdpParams, extended(DdpParams, ["bf16", "static_graph"])])
+def test_json_and_environment_come_back(kind: type[DdpParams], tmp_path: Path) -> None:
+    switches = {row.name: True for row in kind.table.parameters if row.type is bool}
+    best = kind.from_dict({**BEST.as_dict(), **switches})
     saved = tmp_path / "saved.json"
-    saved.write_text(render(Result(params=BEST), "json"))
-    assert read_result(str(saved)).params == BEST
-    rows = {row.env: row for row in DDP.parameters}
-    values = {rows[env].name: rows[env].parse(text) for env, text in environment(BEST).items()}
-    assert DdpParams.from_dict(values) == BEST
+    saved.write_text(render(Result(params=best), "json"))
+    assert read_result(str(saved)).params == best
+    rows = {row.env: row for row in kind.table.parameters}
+    values = {rows[env].name: rows[env].parse(text) for env, text in environment(best).items()}
+    assert kind.from_dict(values) == best
 
 
 def test_the_protocol_carries_settings_of_the_table_that_was_agreed_on() -> None:

@@ -6,7 +6,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,11 +36,16 @@ class Rank:
     before: Callable[[int], None] = lambda step: None
     passes: Callable[[int], int] = lambda step: step
     found: dict[int, Any] = field(default_factory=dict)
+    asked: list[dict[str, Any]] = field(default_factory=list)
 
     def step(self, step: int, wanted: Change | None) -> None:
         self.before(step)
         proposal = wanted if self.number == 0 else None
-        ready = lambda: self.is_ready(step)  # noqa: E731
+
+        def ready(params: Mapping[str, Any]) -> bool:
+            self.asked.append(dict(params))
+            return self.is_ready(step)
+
         outcome = self.part.step(self.passes(step), proposal, ready)
         if outcome is not None:
             self.found[step] = outcome
@@ -179,6 +184,13 @@ def test_what_one_rank_cannot_make_none_makes_and_the_next_change_goes_on(job_of
     assert made(found) == [made(found)[0]] * 3 and [e for _, e in made(found)[0]] == [2]
     declined = [one for one in found[0].values() if isinstance(one, Declined)]
     assert declined == [Declined(change=change(1), count=1)]
+
+
+def test_every_rank_is_asked_about_the_setting_that_is_proposed(job_of: JobOf) -> None:
+    job = job_of(3)
+    job.wanted = lambda step: change(1)
+    job.run(8)
+    assert [rank.asked for rank in job.ranks] == [[SMALL.as_dict()]] * 3
 
 
 def test_rank_0_declines_too(job_of: JobOf) -> None:

@@ -32,6 +32,7 @@ MESSAGES: list[protocol.Message] = [
         host="node1",
         pid=1,
     ),
+    protocol.Inert(reasons={"bf16_gradients": "the module has a hook of its own"}),
     protocol.Signature(signature=-(2**63), operations=(("allreduce", 8), ("cuda broadcast", 0))),
     protocol.Steps(records=(RECORD, RECORD)),
     protocol.Steps(records=()),
