@@ -8,7 +8,7 @@ Neither side ever waits for the other on the training thread.
     runtime                                   service
       Hello (job, settings, log paths)  ->
                                         <-  Ready | Refused (a sentence: path, live job, setting)
-      Inert (what is not for the job)   ->
+      Inert (parameters)                ->
       Signature (once per kind of step) ->
       Steps (batches of finished steps) ->
       ResultCheck (a result verified) ->
