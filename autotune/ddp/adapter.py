@@ -252,7 +252,7 @@ class Adapter:
         refused = meeting.refusals(found)
         for word in sorted(explored & refused.keys()):
             logger.info("autotune: %s is not explored: %s", FURTHER[word].name, refused[word])
-        for word in set(words_named(start or {})) & refused.keys():
+        for word in sorted(refused.keys() & words_named(start or {})):
             logger.warning("autotune: %s stays off: %s", FURTHER[word].name, refused[word])
             start = {**(start or {}), FURTHER[word].name: False}
         self._kind = kind_for(
@@ -373,7 +373,7 @@ class Adapter:
         except Exception as error:
             self._fail(error)
             return
-        for word in self._words & refused.keys():
+        for word in sorted(self._words & refused.keys()):
             name, why = FURTHER[word].name, refused[word]
             self._words.discard(word)
             if getattr(self._setting, name):

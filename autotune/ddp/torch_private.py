@@ -44,7 +44,7 @@ _COMPRESSION = {
 }
 """{word of ``tables.further``: type in which gradients travel, hook that casts them}."""
 _OLDEST_NCCL = {"bf16": (2, 10)}
-_ADDING_S = timedelta(seconds=5)
+_ADDING_PATIENCE = timedelta(seconds=5)
 _METHODS = (
     "_build_debug_param_to_name_mapping",
     "_build_params_for_reducer",
@@ -166,7 +166,8 @@ def _uncompressible(ddp: Any) -> str:
         hook = getattr(ddp._comm_hooks[0][0], "__qualname__", repr(ddp._comm_hooks[0][0]))
     if hook:
         return f"the module has a communication hook of its own ({hook})"
-    if any(getattr(one, "sparse", False) for one in ddp.module.modules()):
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    if any(isinstance(one, embeddings) and one.sparse for one in ddp.module.modules()):
         return "the module has sparse gradients"
     if any(one.is_complex() for one in ddp.module.parameters() if one.requires_grad):
         return "the module has complex parameters"
@@ -188,7 +189,7 @@ def unsummable(ddp: Any, word: str) -> str:
     backend = backends.get(ddp.device.type, config)
     if backend == "gloo":
         try:
-            alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, _ADDING_S)
+            alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, _ADDING_PATIENCE)
             alone.allreduce([torch.zeros(1, dtype=dtype)]).wait()
         except RuntimeError as error:
             return f"gloo cannot add up {dtype} ({str(error).splitlines()[0]})"

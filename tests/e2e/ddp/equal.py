@@ -90,7 +90,7 @@ CASES = {
     "static_graph": Case(options={"static_graph": True}),
     "static_graph_accumulation": Case(options={"static_graph": True}, micro=2),
     "static_graph_toggled": Case(static=True),
-    "static_graph_toggled_with_accumulation": Case(static=True, micro=2, steps=10 * EVERY),
+    "static_graph_toggled_with_accumulation": Case(static=True, micro=2, steps=5 * EVERY),
     "static_graph_toggled_with_a_hook": Case(
         hook=lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook),
         static=True,
@@ -98,7 +98,7 @@ CASES = {
     ),
     "static_graph_toggled_and_compiled": Case(static=True, compiled=True, steps=5 * EVERY),
     "static_graph_of_the_script_is_kept": Case(
-        options={"static_graph": True}, static=True, micro=2, steps=10 * EVERY
+        options={"static_graph": True}, static=True, micro=2, steps=5 * EVERY
     ),
     "unused_parameters": Case(options={"find_unused_parameters": True}, skips=True),
     "bucket_view": Case(options={"gradient_as_bucket_view": True}),
