@@ -525,11 +525,10 @@ class Adapter:
             return
         is_timed = self._is_timed(ddp)
         try:
-            private.make_buckets(ddp, wanted, is_timed=is_timed)
+            private.make_buckets(ddp, wanted, is_timed=is_timed, instead=module.params)
         except Exception as error:
             self._fail(error)
             wanted = module.params
-            private.make_buckets(ddp, wanted, is_timed=is_timed)
         module.params = wanted
 
     def _find_due(self) -> list[_Module]:

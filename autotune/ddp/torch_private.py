@@ -201,22 +201,46 @@ def unsummable(ddp: Any, word: str) -> str:
     return f"whether the backend {backend!r} can add up {dtype} is not known"
 
 
-def make_buckets(ddp: Any, params: DdpParams, *, is_timed: bool) -> None:
+def make_buckets(
+    ddp: Any, params: DdpParams, *, is_timed: bool, instead: DdpParams | None = None
+) -> None:
     """Make the module's buckets anew. Every rank calls it at the same place of its training.
 
     The old ones are let go first, so no more than one copy of the gradients is there in addition.
-    What the module refuses (``refusals``) is left out.
+    What the module refuses (``refusals``) is left out. Where it fails it is tried again, with the
+    memory that torch holds in reserve: the other ranks have made theirs.
 
     Args:
         ddp: A module for which ``untunable`` is None, at the begin of a forward pass that
             synchronises.
         params: The setting.
         is_timed: Have ``exposed_us`` know of every step from here on.
+        instead: The setting of the buckets that are made where these cannot be, without which
+            nothing trains.
+
+    Raises:
+        Exception: What torch has raised; the buckets are those of ``instead``.
     """
-    hooks, builtin = list(ddp._comm_hooks), _builtin_hook_name(ddp)
+    hook = _builtin_hook_name(ddp)  # the logger knows it, which goes with the buckets
+    try:
+        _make(ddp, params, hook, is_timed=is_timed)
+    except Exception:
+        if ddp.device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            _make(ddp, params, hook, is_timed=is_timed)
+        except Exception:
+            if instead is not None:
+                _make(ddp, instead, hook, is_timed=is_timed)
+            raise
+
+
+def _make(ddp: Any, params: DdpParams, builtin: str, *, is_timed: bool) -> None:
+    hooks = list(ddp._comm_hooks)
     words = set(words_named(params.as_dict()))
     words -= refusals(ddp).keys() if words else set()
-    ddp.reducer._remove_autograd_hooks()
+    if ddp.reducer is not None:
+        ddp.reducer._remove_autograd_hooks()
     ddp.logger = ddp.reducer = None
     _set_sizes(ddp, params)
     ddp.gradient_as_bucket_view = params.gradient_as_bucket_view

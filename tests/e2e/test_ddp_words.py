@@ -145,6 +145,35 @@ def test_what_the_script_has_stays_whatever_is_put_in_force() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("failures", [1, 2])
+def test_buckets_that_cannot_be_made_leave_a_module_that_trains(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """The first time it is tried again; the second time the buckets are those of before."""
+    ddp = wrapped()
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    helper, left = private.DdpClass._ddp_init_helper, [failures]
+
+    def fails(self: object, *arguments: object) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryError("out of memory")
+        helper(self, *arguments)
+
+    monkeypatch.setattr(private.DdpClass, "_ddp_init_helper", fails)
+    wanted, before = DdpParams(bucket_cap_bytes=4096), private.setting_of(ddp)
+    if failures == 1:
+        private.make_buckets(ddp, wanted, is_timed=False, instead=before)
+    else:
+        with pytest.raises(MemoryError):
+            private.make_buckets(ddp, wanted, is_timed=False, instead=before)
+    assert private.setting_of(ddp) == (wanted if failures == 1 else before)
+    assert private._builtin_hook_name(ddp)
+    ddp(torch.ones(1, 2)).sum().backward()
+    assert all(one.grad is not None for one in ddp.parameters())
+
+
+@pytest.mark.usefixtures("alone")
 def test_backends_are_asked_what_they_can_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     ddp = wrapped()
     assert private.unsummable(ddp, "fp16") == "" == private.unsummable(ddp, "bf16")

@@ -49,6 +49,7 @@ def test_equal_descriptions_are_the_same_operation_and_others_are_not() -> None:
         *(how._replace(operation="broadcast"), how._replace(name="y"), how._replace(op=Product)),
         *(how._replace(process_set=ProcessSet([0])), how._replace(prescale=2.0)),
         *(how._replace(postscale=2.0), how._replace(root_rank=1), how._replace(wire_type="x")),
+        how._replace(may_compress=True),
     ]
     assert len({how, *others}) == 1 + len(others) == 1 + len(How._fields)
 
