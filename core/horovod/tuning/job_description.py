@@ -19,7 +19,7 @@ from horovod import __version__
 from horovod.common import rounds
 from horovod.common.settings import Settings
 from horovod.common.world import Topology
-from horovod.tuning.settings import EXPLORE
+from horovod.tuning.table import EXPLORE
 
 RESET_PATIENCE_S = 20.0
 """After a reset of an elastic job the tuner of the last rank 0 may still be ending elsewhere."""

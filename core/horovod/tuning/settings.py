@@ -16,9 +16,8 @@ from horovod.common.settings import (
     Variable,
     parse_settings,
 )
-from horovod.tuning.table import ENGINE_PARAMETERS
+from horovod.tuning.table import ENGINE_PARAMETERS, EXPLORE
 
-EXPLORE = "HOROVOD_AUTOTUNE_EXPLORE"
 _MIB = 2**20
 _LEAST_LIKELY_BYTES = 1024
 

@@ -8,10 +8,13 @@ from autotune.tables.nccl import NCCL_PARAMETERS
 
 ENGINE_PARAMETERS: tuple[Parameter, ...] = (*PARAMETERS, *NCCL_PARAMETERS, *COMPRESSION.values())
 """Every parameter that the engine knows."""
+EXPLORE = "HOROVOD_AUTOTUNE_EXPLORE"
+"""Names what is explored by the user's word only."""
 
 __all__ = [
     "BY_NAME",
     "ENGINE_PARAMETERS",
+    "EXPLORE",
     "JOB_ID_VARIABLES",
     "PARAMETERS",
     "Parameter",
