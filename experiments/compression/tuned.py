@@ -1,10 +1,10 @@
 """Two hosts and a cable of 1 Gbit/s: what does the tuner gain where it may try bfloat16?
 
-python experiments/compression/tuned.py [--runs 2] [--report]
+python experiments/compression/tuned.py [--runs 2] [--ways "runtime, TCP" ...] [--report]
 
-One job with this package's runtime and one with plain DistributedDataParallel, each tuned with and
-without HOROVOD_AUTOTUNE_EXPLORE=bf16, in turns. Needs root and iproute2. Writes tuned.json and
-prints the README's table.
+A job with this package's runtime, by MPI and without it, and with plain DistributedDataParallel,
+each tuned with and without HOROVOD_AUTOTUNE_EXPLORE=bf16, in turns. Needs root and iproute2. Writes
+tuned.json, in which ways that are not named keep their results, and prints the README's table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cluster.hosts import DEVICE, SUBNET, TwoHosts
 RESULTS = Path(__file__).resolve().parent / "tuned.json"
 RATE_MBIT = 1000
 MOST_STEPS, LAST = 1500, 50
-WAYS = ("runtime", "DistributedDataParallel")
+WAYS = ("runtime, MPI", "runtime, TCP", "DistributedDataParallel")
 WORDS = ("", "bf16")
 
 
@@ -43,7 +43,7 @@ def train(way: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(*(nn.Linear(500, 500) for _ in range(14)))
-    if way == "runtime":
+    if way.startswith("runtime"):
         import horovod.torch as hvd
 
         hvd.init()
@@ -80,13 +80,15 @@ def train(way: str) -> None:
             left = LAST
     if rank == 0:
         tell({"ms": times})
-    os._exit(0) if way != "runtime" else hvd.shutdown()
+    if way.startswith("runtime"):
+        hvd.shutdown()
 
 
 def ranks_of(way: str, hosts: TwoHosts, environ: dict[str, str]) -> dict[str, Any]:
     """Return what rank 0 of a job with a rank on each host tells."""
     words = [sys.executable, __file__, "rank", way]
-    if way == "runtime":
+    os.environ["TRANSPORT"] = "tcp" if way == "runtime, TCP" else "mpi"
+    if way.startswith("runtime"):
         return dict(collect(hosts.start((1, 1), words, **environ), 900))
     common = {
         "WORLD_SIZE": "2",
@@ -148,12 +150,16 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--report", action="store_true", help="print the stored table")
     options = parser.parse_args()
     if not options.report:
         jobs: list[dict[str, Any]] = []
+        if RESULTS.exists():
+            jobs = json.loads(RESULTS.read_text())["jobs"]
+            jobs = [one for one in jobs if one["way"] not in options.ways]
         for _ in range(options.runs):
-            for way in WAYS:
+            for way in options.ways:
                 for word in WORDS:
                     jobs.append(measure(way, word))
                     print(way, word, jobs[-1]["gain"], jobs[-1]["setting"], flush=True)
