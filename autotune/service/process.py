@@ -56,9 +56,6 @@ if TYPE_CHECKING:
 MOST_SIGNATURES = 1024
 """Kinds of steps whose operations are kept: a script may make another kind at any time."""
 PARENT_POLL_S = 1.0
-LOOK_S, QUIET_SHARE = (0.005, 0.1), 0.1
-"""How often input is looked for: after so much of the time for which nothing has come, within the
-two bounds."""
 MOST_HELD_S = 20.0
 """Imports that take longer, from a slow file system say, hold the first reading up no more."""
 PR_SET_PDEATHSIG = 1
@@ -106,23 +103,9 @@ class Inbox:
         return os.getppid() != self._parent
 
     def read_from(self, descriptor: int) -> None:
-        """Put every line of ``descriptor``, then ``EndOfInput``; runs in a thread of its own.
-
-        Whoever writes pays for waking a reader that waits, some 100 us of the training thread. So
-        this one sleeps, and looks again: the sooner, the later something has come.
-        """
-        os.set_blocking(descriptor, False)
-        rest, heard = b"", time.monotonic()
-        while True:
-            try:
-                chunk = os.read(descriptor, 1 << 16)
-            except BlockingIOError:
-                quiet_s = time.monotonic() - heard
-                time.sleep(min(max(QUIET_SHARE * quiet_s, LOOK_S[0]), LOOK_S[1]))
-                continue
-            if not chunk:
-                break
-            heard = time.monotonic()
+        """Put every line of ``descriptor``, then ``EndOfInput``; runs in a thread of its own."""
+        rest = b""
+        while chunk := os.read(descriptor, 1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 self.put(line)

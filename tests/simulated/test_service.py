@@ -426,22 +426,3 @@ def test_a_short_job_says_what_it_needed(runtime):
     service.send(Steps(records=tuple(service.job.step() for _ in range(7))))
     assert service.end() == 0
     assert "saw 7 steps, needs at least 16 more" in service.texts()
-
-
-def test_nobody_who_writes_to_the_service_wakes_a_reader() -> None:
-    """A thread that waits in a read would be woken by the training thread, at its cost."""
-    reading, writing = os.pipe()
-    inbox = Inbox(os.getppid())
-    thread = threading.Thread(target=inbox.read_from, args=(reading,), daemon=True)
-    thread.start()
-    for text in (b"one\ntw", b"o\n"):
-        os.write(writing, text)
-        time.sleep(0.05)
-        assert not os.get_blocking(reading)
-    os.close(writing)
-    assert [inbox.get(), inbox.get()] == [b"one", b"two"]
-    with pytest.raises(EndOfInput):
-        inbox.get()
-    thread.join(5)
-    assert not thread.is_alive()
-    os.close(reading)
