@@ -35,7 +35,7 @@ def train(
     words += ["--peculiar", peculiar] if peculiar else []
     if log:
         words = ["autotune", "run", "--log", log, "--", *words]
-    done = commands.run(*words, limit_s=90, **environ)
+    done = commands.run(*words, limit_s=110, **environ)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -40,6 +40,15 @@ def capture() -> None:
     torch_private.make_buckets = None  # who calls it ends the job
 
 
+def wait_for_the_tuner(number: int) -> None:
+    """Give a busy machine time: without it the job could be over before the first trial."""
+    from autotune.ddp import entry
+
+    adapter = entry._entry.adapter
+    if number >= 100 and adapter is not None and adapter.session.is_live:
+        time.sleep(0.12 if adapter.session.wanted is None else 0.0)
+
+
 def train_sharded(model: torch.nn.Module, how: str, rank: int, steps: int) -> None:
     """Train without DistributedDataParallel; print the sum of this rank's part of the weights."""
     if how == "fsdp":
@@ -117,6 +126,8 @@ def main() -> None:
 
                 entry._entry.adapter._report = None  # not callable: whatever it was, it fails here
         step()
+        if options.pause_ms and rank == 0:
+            wait_for_the_tuner(number)
     if peculiar == "join":
         with ddp.join():
             for _ in range(10 + 20 * rank):
