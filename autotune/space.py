@@ -49,6 +49,8 @@ class Parameter:
         shown_unit: Unit in which people, the CSV and the launcher's option say the value; "": none.
         units_in_shown: How many of ``unit`` are one of ``shown_unit`` (2**20 bytes: one MiB).
         operation: The only operation that it acts on; None: it acts on all of them.
+        sparing: Value under which communication takes the least from the computation beside it,
+            however long is waited for it afterwards; None: it takes as much under any value.
         env: Environment variable that sets (and thereby fixes) the parameter.
         flag: Flag of ``horovodrun``.
         column: Column of the CSV log.
@@ -73,6 +75,7 @@ class Parameter:
     shown_unit: str = ""
     units_in_shown: int = 1
     operation: str | None = None
+    sparing: Value | None = None
     env: str
     flag: str
     column: str
@@ -253,6 +256,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         search_low=0.1,
         search_high=100,
         scale="log",
+        sparing=100.0,  # all waits for the computation's end
         word="cycle",
         shown_unit="ms",
         env="HOROVOD_CYCLE_TIME",
@@ -271,6 +275,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         scale="log2",
         zero_is_special=True,
         saturates_at="payload",
+        sparing=512 * MIB,
         word="fusion",
         shown_unit="MiB",
         units_in_shown=MIB,

@@ -313,7 +313,8 @@ class Sections:
             return ""
         return (
             f"The gain that is spoken of above, {percent(gain.estimate)}, is more than that: a "
-            "part of it is noise of the machine, or work beside the communication that became less."
+            "part of it is noise of the machine, or computation that communication slows less now, "
+            "or work beside it that became less."
         )
 
     @property

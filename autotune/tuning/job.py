@@ -69,6 +69,23 @@ class Job:
             payload=sum(size for _, size in operations),
         )
 
+    def sparing(self, operations: Sequence[tuple[str, int]], space: SearchSpace) -> Setting | None:
+        """Return the setting under which communication takes the least from the computation.
+
+        None: nothing is known of what it takes while it is hidden. On a GPU it runs on the very
+        processors that compute; host memory is communicated by a thread that they do not wait for.
+
+        Args:
+            operations: As in ``space_of``.
+            space: The settings that may be tried.
+        """
+        if not any(operation.startswith("cuda ") for operation, _ in operations):
+            return None
+        rows = space.default.table.by_name
+        values = {name: rows[name].sparing for name in space.names}
+        found = {name: value for name, value in values.items() if value is not None}
+        return space.default.with_values(found) if found else None
+
     def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsTrend | None:
         """Return what physics expects of any setting; None: there is no model of such settings.
 

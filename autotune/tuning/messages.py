@@ -119,11 +119,17 @@ def trouble_text(trouble: str) -> str:
 REPAY = "autotune: pauses under the default until the time lost is within HOROVOD_AUTOTUNE_BUDGET"
 
 
-def headroom_reason(bound: float) -> str:
-    """Return why tuning ends right after the default was read."""
+def headroom_reason(bound: float, *, is_undisturbed: bool) -> str:
+    """Return why tuning ends right after the default was read, or one setting more.
+
+    Args:
+        bound: Largest gain that a setting can have.
+        is_undisturbed: A setting under which nothing is hidden was read, too.
+    """
+    also = ", nor does the computation go faster when none is hidden" if is_undisturbed else ""
     return (
-        "nothing to gain: the training thread hardly waits for communication, so no setting "
-        f"can gain more than {bound:.2%}"
+        f"nothing to gain: the training thread hardly waits for communication{also}, so no "
+        f"setting can gain more than {bound:.2%}"
     )
 
 

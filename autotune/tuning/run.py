@@ -73,6 +73,7 @@ class Run:
         in_force: InForce,
         rng: np.random.Generator,
         alpha: float = ALPHA,
+        sparing: Setting | None = None,
     ) -> None:
         """Prepare a run.
 
@@ -83,6 +84,8 @@ class Run:
             in_force: Which setting is in force.
             rng: Decides the order within certificate pairs.
             alpha: Error probability of the certificate.
+            sparing: Setting under which communication takes the least from the computation beside
+                it; None: it is taken to take nothing while it is hidden.
         """
         self.search = search
         self.outcome: Outcome | None = None
@@ -90,7 +93,12 @@ class Run:
         self._account = account
         self._events = Events()
         self._explore = Explore(
-            search, settings=settings, account=account, in_force=in_force, events=self._events
+            search,
+            settings=settings,
+            account=account,
+            in_force=in_force,
+            events=self._events,
+            sparing=sparing,
         )
         self._pairs: PairedWindows | None = None
         self._is_repaying = False
@@ -192,7 +200,9 @@ class Run:
         if self._explore.is_over and self._pairs is None and self.outcome is None:
             bound = self._explore.headroom
             if bound is not None:
-                self._keep_default(messages.headroom_reason(bound), bound=bound)
+                is_undisturbed = len(self.trials) > 1
+                reason = messages.headroom_reason(bound, is_undisturbed=is_undisturbed)
+                self._keep_default(reason, bound=bound)
             else:
                 self._certify()
         return self._events.take()

@@ -344,6 +344,7 @@ class Tuner:
             in_force=self._in_force,
             rng=np.random.default_rng(for_pairs),
             alpha=ALPHA / 2 ** (self._retunes + 1),  # adds up to ALPHA however often it retunes
+            sparing=self._job.sparing(self._operations, self._space),
         )
 
     def _explore_if_ready(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,10 @@ def run(network: str, options: argparse.Namespace) -> dict | None:
             said = (error.stderr or b"").decode(errors="replace")[-3000:]  # bytes all the same
             print(f"{network}: no end within {options.limit_s} s\n{said}")
             return None
+        finally:
+            if options.keep is not None:
+                for path in Path(folder).glob("log.*"):
+                    shutil.copy(path, options.keep / f"{network}-{path.name}")
     print("\n".join(line for line in done.stderr.splitlines() if line.startswith("[ddp]")))
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
@@ -84,6 +89,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--limit-s", type=float, default=220)
+    parser.add_argument("--keep", type=Path, help="folder for the logs")
     parser.add_argument("--report", action="store_true", help="print the stored results only")
     options = parser.parse_args()
     for network in options.networks:

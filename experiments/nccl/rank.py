@@ -18,7 +18,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-RANK, SIZE = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+STARTED = "OMPI_COMM_WORLD" if "OMPI_COMM_WORLD_RANK" in os.environ else "HOROVOD"
+RANK, SIZE = (int(os.environ[f"{STARTED}_{name}"]) for name in ("RANK", "SIZE"))
+if os.environ.get("ONE_GPU_A_HOST"):
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(RANK)
 LOOK_EVERY = 10
 """Steps between two looks at whether the tuner is done."""
 LEAD = 3
@@ -32,7 +35,6 @@ Loop = tuple[Callable[[], None], Callable[[float], float], Callable[[], Any]]
 def ours(options: argparse.Namespace) -> Loop:
     import torch
     from gpu.networks import make_task
-    from mpi4py import MPI
 
     import horovod.torch as hvd
 
@@ -50,13 +52,22 @@ def ours(options: argparse.Namespace) -> Loop:
         task.loss(network).backward()
         optimizer.step()
 
-    return step, lambda number: MPI.COMM_WORLD.allreduce(number, MPI.MAX), hvd.autotune.status
+    return step, most_of_ranks, hvd.autotune.status
+
+
+def most_of_ranks(number: float) -> float:
+    import torch
+
+    import horovod.torch as hvd
+
+    return float(hvd.allreduce(torch.tensor(float(number)), op=hvd.Max, name="most"))
 
 
 def ddp(options: argparse.Namespace) -> Loop:
     import autotune.ddp
 
-    names = {"RANK": RANK, "LOCAL_RANK": RANK, "WORLD_SIZE": SIZE, "LOCAL_WORLD_SIZE": SIZE}
+    here = (0, 1) if os.environ.get("ONE_GPU_A_HOST") else (RANK, SIZE)
+    names = {"RANK": RANK, "LOCAL_RANK": here[0], "WORLD_SIZE": SIZE, "LOCAL_WORLD_SIZE": here[1]}
     os.environ.update({name: str(value) for name, value in names.items()})
     if os.environ.get("HOROVOD_AUTOTUNE") == "1":
         autotune.ddp.install()
@@ -92,8 +103,10 @@ def alone(options: argparse.Namespace) -> Loop:
     """Each rank by itself: the step without communication."""
     import torch
     from gpu.networks import make_task
-    from mpi4py import MPI
 
+    import horovod.torch as hvd
+
+    hvd.init()
     device = device_of(options)
     task = make_task(options.network, device, RANK, options.tiny)
     network = task.build()
@@ -104,7 +117,7 @@ def alone(options: argparse.Namespace) -> Loop:
         task.loss(network).backward()
         optimizer.step()
 
-    return step, lambda number: MPI.COMM_WORLD.allreduce(number, MPI.MAX), lambda: None
+    return step, most_of_ranks, lambda: None
 
 
 def device_of(options: argparse.Namespace) -> Any:

@@ -4,6 +4,8 @@
     python experiments/nccl/run.py --device cpu --tiny --links sockets --networks vgg16  # dry run
     python experiments/nccl/run.py --report
 
+    python experiments/nccl/run.py --links "two hosts, 10 Gbit/s"   # root
+
 For each network and link one job per setting of NCCL's start-up variables, one with NCCL's
 defaults, one that tunes itself from a cold start, and one without communication: all alive at once.
 They take turns in random orders. The gain of a setting is the median, over rounds, of
@@ -29,15 +31,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from harness import BIN, FLAGS, job_environment
+
+from cluster.hosts import DEVICE, TwoHosts
 
 HERE = Path(__file__).resolve().parent
 LINKS: dict[str, dict[str, str]] = {
     "nvlink": {},
     "shared memory": {"NCCL_P2P_DISABLE": "1"},
     "sockets": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
+    "two hosts": {},
+    "two hosts, 10 Gbit/s": {},
 }
+RATES: dict[str, float | None] = {"two hosts": None, "two hosts, 10 Gbit/s": 10_000}
+"""In Mbit/s, of links between network namespaces with a GPU each."""
 
 
 def channels(count: int) -> dict[str, str]:
@@ -66,6 +75,7 @@ SWEEP: dict[str, dict[str, dict[str, str]]] = {
         "4 x 4": sockets(4, 4),
     },
 }
+SWEEP |= dict.fromkeys(RATES, SWEEP["sockets"])
 
 
 class Job:
@@ -75,21 +85,24 @@ class Job:
         words: Arguments of ``rank.py``.
         environ: Variables of the job.
         ranks: How many.
+        hosts: Where a rank has a host of its own; None: all are on this one.
     """
 
-    def __init__(self, words: list[str], environ: dict[str, str], ranks: int) -> None:
+    def __init__(
+        self, words: list[str], environ: dict[str, str], ranks: int, hosts: TwoHosts | None
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nccl-"))
         self.errors: list[str] = []
-        own = BIN / "mpirun"
-        mpirun = str(own) if own.exists() else shutil.which("mpirun") or "mpirun"
-        command = [mpirun, "-n", str(ranks), *FLAGS, sys.executable, str(HERE / "rank.py")]
-        self._process = subprocess.Popen(
-            [*command, *words, "--folder", str(self.folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**job_environment(), **environ},
+        script = [sys.executable, str(HERE / "rank.py"), *words, "--folder", str(self.folder)]
+        self._process = (
+            _on_this_host(script, environ, ranks)
+            if hosts is None
+            else hosts.start_on_a(
+                [*hosts.without_mpi((1, 1)), *script],
+                **{"OMP_NUM_THREADS": "1", "ONE_GPU_A_HOST": "1"},
+                **{f"{name}_SOCKET_IFNAME": DEVICE for name in ("NCCL", "GLOO")},
+                **environ,
+            )
         )
         self._turns = 0
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -129,6 +142,19 @@ class Job:
         new.rename(self.folder / name)
 
 
+def _on_this_host(words: list[str], environ: dict[str, str], ranks: int) -> subprocess.Popen[str]:
+    own = BIN / "mpirun"
+    mpirun = str(own) if own.exists() else shutil.which("mpirun") or "mpirun"
+    return subprocess.Popen(
+        [mpirun, "-n", str(ranks), *FLAGS, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**job_environment(), **environ},
+    )
+
+
 def compare(options: argparse.Namespace, link: str, network: str, who: str) -> dict[str, Any]:
     """Run all jobs of one network on one link, and let them take turns."""
     more = ["--device", options.device, *["--tiny"] * options.tiny]
@@ -143,16 +169,20 @@ def compare(options: argparse.Namespace, link: str, network: str, who: str) -> d
         "XDG_CACHE_HOME": str(logs),
     }
     jobs = {}
+    between = TwoHosts(RATES[link]) if link in RATES else None
     try:
-        jobs["tuned"] = Job(
-            [who, network, *more, "--tune-s", str(options.tune_s)], tuned, options.ranks
-        )
+        hosts = between.__enter__() if between is not None else None
+
+        def start(words: list[str], environ: dict[str, str]) -> Job:
+            return Job([*words, *more], environ, options.ranks, hosts)
+
+        jobs["tuned"] = start([who, network, "--tune-s", str(options.tune_s)], tuned)
         jobs["tuned"].tune()
         told = {"tuned": jobs["tuned"].hear()}  # alone: nothing else is on the GPUs
-        jobs["alone"] = Job(["alone", network, *more], plain, options.ranks)
-        jobs["default"] = Job([who, network, *more], plain, options.ranks)
+        jobs["alone"] = start(["alone", network], plain)
+        jobs["default"] = start([who, network], plain)
         for name, variables in swept.items():
-            jobs[name] = Job([who, network, *more], plain | variables, options.ranks)
+            jobs[name] = start([who, network], plain | variables)
         for name, job in jobs.items():
             if name not in told:
                 told[name] = job.hear()
@@ -181,6 +211,8 @@ def compare(options: argparse.Namespace, link: str, network: str, who: str) -> d
     finally:
         for job in jobs.values():
             job.end()
+        if between is not None:
+            between.close()
         shutil.rmtree(logs, ignore_errors=True)
 
 
@@ -232,7 +264,8 @@ def main() -> None:
                     except RuntimeError as error:
                         print(f"{link} {network} {who}: {error}", file=sys.stderr, flush=True)
                         continue
-                    name = f"{link.replace(' ', '_')}-{network}-{who}.json"
+                    place = link.replace(",", "").replace(" ", "_").replace("/", "_")
+                    name = f"{place}-{network}-{who}.json"
                     (options.output / name).write_text(json.dumps(found, indent=1) + "\n")
                     print(table(found), flush=True)
     else:

@@ -57,11 +57,13 @@ class Explore:
         account: Account,
         in_force: InForce,
         events: Events,
+        sparing: Setting | None = None,
     ) -> None:
         """Prepare to explore; arguments as ``Run``, ``events`` receives what there is to tell."""
         self.default = DefaultWindows(settings)
         self.is_over = False
         self.headroom: float | None = None
+        self._sparing = sparing
         self.disturbed_steps = 0
         self._search, self._findings = search, search.findings
         self._most_trials = settings.max_samples
@@ -226,6 +228,8 @@ class Explore:
             is_slower = attempt.was_cut and findings.is_slower(attempt.params)
             state = TrialState.ABANDONED if is_slower else TrialState.COMPLETE
             self._tell_trial(findings.add_trial(attempt.params, state=state))
+            if self._ends_as_nothing_is_taken(attempt, reading):
+                return
         if self._search.needs_plan:
             self._read_default()
         else:
@@ -271,6 +275,21 @@ class Explore:
         if len(self._findings.trials) != 1 or not readings:
             return False
         bound = headroom(pool(readings))
+        if bound >= WORTH_HAVING:
+            return False
+        if self._sparing is not None:  # what is hidden may cost something, too
+            self._search.begin_with(self._sparing)
+            return False
+        self.headroom = bound
+        self._end()
+        return True
+
+    def _ends_as_nothing_is_taken(self, attempt: Attempt, reading: LogRatio) -> bool:
+        """End when communication was read to take nothing from the computation that hides it."""
+        if attempt.params != self._sparing or headroom(pool(self.default.readings)) >= WORTH_HAVING:
+            return False
+        faster = reading.mean + math.sqrt(reading.variance)
+        bound = headroom(attempt.window.reading(), faster=faster)
         if bound >= WORTH_HAVING:
             return False
         self.headroom = bound

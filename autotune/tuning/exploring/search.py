@@ -78,6 +78,7 @@ class Search:
         self._wanted: Callable[[], Plan] | None = None
         self._is_planning = False
         self._is_simplified = False
+        self._first: Setting | None = None
 
     def steps_to_done(self, step_us: float) -> int:
         """Return the training steps until tuning is over, about, at most.
@@ -118,6 +119,10 @@ class Search:
         self.plan = replace(self.plan, proposals=tuple(others)) if others else None
         return first
 
+    def begin_with(self, params: Setting) -> None:
+        """Have ``params`` be the first setting that is tried, after what is remembered."""
+        self._first = params
+
     def simplified(self) -> Setting | None:
         """Return the incumbent with the default's value of all that has no effect, once.
 
@@ -157,6 +162,12 @@ class Search:
         if len(self.findings.trials) > 1:
             count = min(self._per_plan, max(1, self._most - len(self.findings.trials)))
         first = self.warm_start.first
+        if (
+            first is None
+            and self._first is not None
+            and self.findings.trial_of(self._first) is None
+        ):
+            first = self._first
         self._wanted = lambda: _plan(twin, window, count, first)
         self._is_planning, self.plan = True, None
 

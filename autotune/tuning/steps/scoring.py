@@ -123,10 +123,17 @@ class Reading:
         return self.spread * math.sqrt(CORRELATED / self.steps) if self.steps else 0.0
 
 
-def headroom(default: Reading) -> float:
-    """Return the gain of a setting that would hide all communication: the most tuning can bring."""
-    share = default.exposed_share
-    return share / (1 - share) if share < 1 else math.inf
+def headroom(reading: Reading, *, faster: float = 0.0) -> float:
+    """Return the gain of hiding all communication behind a computation that it does not slow.
+
+    That is the most tuning can bring.
+
+    Args:
+        reading: Of a setting under which communication takes nothing from the computation.
+        faster: By how much it is faster than the default, as log of the ratio; at most.
+    """
+    share = reading.exposed_share
+    return math.exp(faster) / (1 - share) - 1 if share < 1 else math.inf
 
 
 def is_usable(record: StepRecord) -> bool:
