@@ -167,6 +167,7 @@ def compare(options: argparse.Namespace, link: str, network: str, who: str) -> d
         "HOROVOD_AUTOTUNE": "1",
         "HOROVOD_AUTOTUNE_LOG": str(logs / "log.csv"),
         "XDG_CACHE_HOME": str(logs),
+        "HOROVOD_AUTOTUNE_EXPLORE": options.explore,
     }
     jobs = {}
     between = TwoHosts(RATES[link]) if link in RATES else None
@@ -250,6 +251,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=25, help="of taking turns")
     parser.add_argument("--turn-s", type=float, default=0.25, help="of one turn")
     parser.add_argument("--no-sweep", action="store_true", help="default and tuned alone")
+    parser.add_argument("--explore", default="", help="of the tuned job: fp16 or bf16")
     parser.add_argument("--only", nargs="+", default=[], help="of the sweep")
     parser.add_argument("--output", type=Path, default=HERE / "results")
     parser.add_argument("--report", action="store_true", help="print the stored tables only")
@@ -265,7 +267,9 @@ def main() -> None:
                         print(f"{link} {network} {who}: {error}", file=sys.stderr, flush=True)
                         continue
                     place = link.replace(",", "").replace(" ", "_").replace("/", "_")
-                    name = f"{place}-{network}-{who}.json"
+                    name = (
+                        "-".join([place, network, who, *filter(None, [options.explore])]) + ".json"
+                    )
                     (options.output / name).write_text(json.dumps(found, indent=1) + "\n")
                     print(table(found), flush=True)
     else:
