@@ -25,8 +25,11 @@ SIZES = (64 * 2**20, 25 * 2**20, 4 * 2**20)
 """Bytes of the operations that are timed: the engine's and DistributedDataParallel's buckets, and
 what is left over at the end of a step."""
 ROUNDS, OPERATIONS = 8, 3
-"""Turns of every candidate, and operations of each size in a turn: constants, as all ranks have to
-take as many."""
+"""Turns of every candidate, and operations of each size in a turn, where there is time for them."""
+FEWEST_ROUNDS = 4
+SHARE = 0.7
+"""Of the time that is left when the helpers are connected: so much is planned, by what the defaults
+take."""
 WORTH = 0.05
 """A gain below this is left alone."""
 MEASURE = Path(__file__).with_name("measure.py")
@@ -47,6 +50,7 @@ class Found:
         gain: Of operations, ``time(defaults) / time(settings) - 1``.
         default_us, found_us: Median of one operation of every size, under the defaults and under
             the settings.
+        sizes: Bytes of the operations that were timed.
         seconds: What the probe took.
         reason: Why there is no result; "": there is one.
     """
@@ -55,8 +59,24 @@ class Found:
     gain: float = 0.0
     default_us: float = 0.0
     found_us: float = 0.0
+    sizes: tuple[int, ...] = SIZES
     seconds: float = 0.0
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """What every candidate does, the same on all ranks.
+
+    Attributes:
+        sizes: Bytes of its operations.
+        rounds: Its turns.
+        operations: Of each size in a turn.
+    """
+
+    sizes: tuple[int, ...] = SIZES
+    rounds: int = ROUNDS
+    operations: int = OPERATIONS
 
 
 class _Helper:
@@ -141,35 +161,41 @@ def probe(
         helpers = [_Helper(words, {**plain, **settings}) for settings in tried]
     except OSError as error:
         trouble = f"a helper cannot be started: {error}"
+
+    def together(step: Callable[[], Any]) -> tuple[str, list[Any]]:
+        """Make a step, unless one has failed; return why it has on any rank, and all results."""
+        nonlocal trouble
+        result: Any = None
+        if not trouble:
+            try:
+                result = step()
+            except RuntimeError as error:
+                trouble = str(error)
+        heard = exchange((trouble, result))
+        return _first_trouble(heard), [result for _, result in heard]
+
+    turns: Turns | None = None
     try:
-        steps: tuple[Callable[[], Any], ...] = (
-            lambda: _roots(helpers, rank, until),
-            lambda: _connect(helpers, ids, until),
-        )
-        ids: Sequence[str] = ()
-        for number, step in enumerate(steps):
-            result: Any = None
-            if not trouble:
-                try:
-                    result = step()
-                except RuntimeError as error:
-                    trouble = str(error)
-            heard = exchange((trouble, result))
-            if reason := _first_trouble(heard):
-                return Found(settings={}, reason=reason, seconds=time.monotonic() - begin)
-            ids = heard[0][1] if number == 0 else ids
-        try:
-            times = _take_turns(helpers, until)
-        except RuntimeError as error:
-            trouble = str(error)
-        heard = exchange((trouble, times if rank == 0 else None))
+        reason, ids = together(lambda: _roots(helpers, rank, until))
+        if not reason:
+            reason, _ = together(lambda: _connect(helpers, ids[0], until))
+        if not reason:
+            reason, looks = together(lambda: _look(helpers[0], until))
+        if not reason:
+            left, smallest_us = min(each[0] for each in looks), max(each[1] for each in looks)
+            turns = plan_turns(smallest_us, left, len(tried))
+            if turns is None:
+                took = f"an operation of {SIZES[-1] >> 20} MiB takes {smallest_us / 1000:.0f} ms"
+                reason = f"{took}: too long for a comparison of {LIMIT_S:.0f} s"
+        if turns is not None:
+            reason, all_times = together(lambda: _take_turns(helpers, turns, until))
+            times = all_times[0]
     finally:
         for helper in helpers:
             helper.end()
     seconds = time.monotonic() - begin
-    if reason := _first_trouble(heard):
+    if reason or turns is None:
         return Found(settings={}, reason=reason, seconds=seconds)
-    times = heard[0][1]
     best, gain = choose(times)
     default_us, found_us = (statistics.median(row[k] for row in times) for k in (0, best))
     return Found(
@@ -177,8 +203,29 @@ def probe(
         gain=gain,
         default_us=default_us,
         found_us=found_us,
+        sizes=turns.sizes,
         seconds=seconds,
     )
+
+
+def plan_turns(smallest_us: float, left_s: float, candidates: int) -> Turns | None:
+    """Return what can be timed before the time is over; None: too little to compare anything.
+
+    Large operations are left out where the links are slow: there they tell the links' speed alone.
+
+    Args:
+        smallest_us: Time of one of the smallest operations under the defaults; larger ones are
+            taken to last longer by their bytes.
+        left_s: Time that is left.
+        candidates: How many take turns, the defaults among them.
+    """
+    for first in range(len(SIZES)):
+        one_s = candidates * smallest_us * sum(SIZES[first:]) / SIZES[-1] / 1e6
+        rounds = int(SHARE * left_s / max(one_s, 1e-6))
+        if rounds >= FEWEST_ROUNDS:
+            operations = min(max(1, rounds // ROUNDS), OPERATIONS)
+            return Turns(sizes=SIZES[first:], rounds=min(rounds, ROUNDS), operations=operations)
+    return None
 
 
 def choose(times: Sequence[Sequence[float]]) -> tuple[int, float]:
@@ -215,18 +262,27 @@ def _connect(helpers: Sequence[_Helper], ids: Sequence[str], until: float) -> No
         helper.hear("ready", until)
 
 
-def _take_turns(helpers: Sequence[_Helper], until: float) -> list[list[float]]:
+def _look(helper: _Helper, until: float) -> tuple[float, float]:
+    """Return the seconds left, and us of one of the smallest operations."""
+    us = 0.0
+    for _ in range(2):  # the first one makes connections
+        helper.say(f"time {SIZES[-1]} 1")
+        us = float(helper.hear("us", until))
+    return until - time.monotonic(), us
+
+
+def _take_turns(helpers: Sequence[_Helper], turns: Turns, until: float) -> list[list[float]]:
     """Return us by round and candidate: of one operation of every size.
 
     The helpers of one candidate wait for each other in every operation, so ranks go on together.
     """
     times = []
-    for _ in range(ROUNDS):
+    for _ in range(turns.rounds):
         row = []
         for helper in helpers:
             total = 0.0
-            for count_bytes in SIZES:
-                helper.say(f"time {count_bytes} {OPERATIONS}")
+            for count_bytes in turns.sizes:
+                helper.say(f"time {count_bytes} {turns.operations}")
                 total += float(helper.hear("us", until))
             row.append(total)
         times.append(row)

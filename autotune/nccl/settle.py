@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.nccl.links import Link, gpu_name
-from autotune.nccl.probe import LIMIT_S, SIZES, WORTH, Exchange, probe
+from autotune.nccl.probe import LIMIT_S, WORTH, Exchange, probe
 from autotune.nccl.start import (
     VARIABLES,
     cache_path,
@@ -84,14 +84,16 @@ def settle(
         remember(key, found.settings, path)
     environ.update(found.settings)
     took = f"{len(tried)} compared in {found.seconds:.1f} of at most {LIMIT_S:.0f} s"
-    default, better = (sum(SIZES) / us / 1000 for us in (found.default_us, found.found_us))
+    default, better = (sum(found.sizes) / us / 1000 for us in (found.default_us, found.found_us))
+    low, high = min(found.sizes) >> 20, max(found.sizes) >> 20
+    sizes = f"{low} to {high}" if low < high else f"{low}"
     if not found.settings:
         return (
             f"NCCL's start-up settings stay: none is {WORTH:.0%} faster than its defaults, "
             f"{default:.3g} GB/s over {link} ({took})"
         )
     return (
-        f"NCCL's start-up settings: {settings_text(found.settings)}: operations of 4 to 64 MiB at "
+        f"NCCL's start-up settings: {settings_text(found.settings)}: operations of {sizes} MiB at "
         f"{better:.3g} GB/s instead of {default:.3g} over {link} ({found.gain:+.0%}; {took}; kept "
         f"in {path}); what the tuner calls the default is NCCL under these"
     )

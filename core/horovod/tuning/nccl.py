@@ -16,17 +16,21 @@ from horovod.common.world import Topology
 from horovod.tuning.replaying import REPLAY, replayed_start_up
 
 
-def offer_if_wanted(settings: Settings, environ: MutableMapping[str, str]) -> str:
+def offer_if_wanted(
+    settings: Settings, topology: Topology, environ: MutableMapping[str, str]
+) -> str:
     """**Local**, every rank. Have NCCL load the tuner in a job that tunes or replays on GPUs.
+
+    Over links where its choices cannot matter, only where a setting may name them.
 
     Returns:
         Why it does not; "": it does, or nobody wants it to.
     """
+    link = link_of(environ, is_one_host=topology.cross_size == 1)
     names = {row.name for row in NCCL_PARAMETERS}
-    is_wanted = settings["HOROVOD_AUTOTUNE"] or settings[REPLAY] or names & set(settings.fixed)
-    if not is_wanted or link_of(environ, is_one_host=True) == "none":
-        return ""
-    return offer(environ)
+    is_named = bool(settings[REPLAY] or names & set(settings.fixed))
+    is_wanted = is_named or (settings["HOROVOD_AUTOTUNE"] and can_matter(link))
+    return offer(environ) if is_wanted and link != "none" else ""
 
 
 def settle(

@@ -124,7 +124,7 @@ class Session(ServiceSession):
     ) -> None:
         """**Collective.** Find out what NCCL's start-up settings should be, where that can pay."""
         if settings is not None:
-            self._no_nccl = nccl.offer_if_wanted(settings, os.environ)
+            self._no_nccl = nccl.offer_if_wanted(settings, topology, os.environ)
         self._start_up = nccl.settle(settings, topology, exchange, os.environ)
 
     def quota(self) -> float:

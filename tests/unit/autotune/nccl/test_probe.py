@@ -14,7 +14,7 @@ import pytest
 
 from autotune.nccl import probe as room
 from autotune.nccl import settle as settling
-from autotune.nccl.probe import choose, probe
+from autotune.nccl.probe import SIZES, Turns, choose, plan_turns, probe
 from autotune.nccl.settle import settle
 from autotune.nccl.start import CANDIDATES, VARIABLES, candidates
 
@@ -33,8 +33,12 @@ for line in sys.stdin:
             sys.exit()
         print("ready", flush=True)
     elif word == "time":
+        size, count = int(rest[0]), int(rest[1])
         faster = os.environ.get("NCCL_MIN_NCHANNELS") == "8"
-        print("us", 50.0 if faster else 100.0, flush=True)
+        slow = float(os.environ.get("US_PER_MIB", "0"))
+        us = (50.0 if faster else 100.0) + slow * (size >> 20)
+        time.sleep(count * us / 1e6)
+        print("us", us, flush=True)
 """
 
 
@@ -119,6 +123,32 @@ def test_a_helper_that_hangs_is_not_waited_for(
     for found in probed(helper, {"HANGS": "1"}):
         assert found.settings == {} and found.reason == "a helper took longer than 3 s (rank 1)"
     assert time.monotonic() - begin < 40
+
+
+def test_slow_links_are_compared_by_fewer_and_smaller_operations(
+    helper: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "LIMIT_S", 10.0)
+    for found in probed(helper, {"US_PER_MIB": "20000"}):  # 64 MiB in 1.3 s
+        assert found.reason == "" and found.sizes == SIZES[-len(found.sizes) :] != SIZES
+        assert found.seconds < 10
+        assert found.default_us >= 20_000 * sum(found.sizes) >> 20
+
+
+def test_links_too_slow_to_compare_anything_are_given_up_at_once(helper: list[str]) -> None:
+    begin = time.monotonic()
+    for found in probed(helper, {"US_PER_MIB": "300000"}):
+        expected = "an operation of 4 MiB takes 1200 ms: too long for a comparison of 15 s"
+        assert found.reason == expected
+    assert time.monotonic() - begin < 10
+
+
+def test_what_is_timed_fits_into_the_time_that_is_left() -> None:
+    assert plan_turns(1_583.0, 11.0, 6) == Turns()  # sockets of one host
+    assert plan_turns(4_000.0, 11.0, 5) == Turns(operations=2)  # 10 Gbit/s
+    assert plan_turns(40_000.0, 11.0, 5) == Turns(sizes=SIZES[1:], rounds=5, operations=1)
+    assert plan_turns(1e6, 11.0, 5) is None
+    assert plan_turns(0.0, 11.0, 5) == Turns()
 
 
 def test_a_gain_that_is_small_or_not_steady_is_left_alone() -> None:
