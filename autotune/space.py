@@ -6,8 +6,6 @@ its own in ``autotune.tables``. Two domains are kept apart:
 
 * the *valid* domain is what a user may set and what a foreign log may hold;
 * the *search* domain is what the tuner proposes; it contains the default.
-
-Fusion threshold 0, no fusion, and cache capacity 0, no cache, are points apart.
 """
 
 from __future__ import annotations
@@ -49,8 +47,7 @@ class Parameter:
         shown_unit: Unit in which people, the CSV and the launcher's option say the value; "": none.
         units_in_shown: How many of ``unit`` are one of ``shown_unit`` (2**20 bytes: one MiB).
         operation: The only operation that it acts on; None: it acts on all of them.
-        sparing: Value under which communication takes the least from the computation beside it,
-            however long is waited for it afterwards; None: it takes as much under any value.
+        sparing: Value that takes the least from the computation; None: all alike.
         env: Environment variable that sets (and thereby fixes) the parameter.
         flag: Flag of ``horovodrun``.
         column: Column of the CSV log.
