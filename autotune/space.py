@@ -39,15 +39,15 @@ class Parameter:
         names: Words for 0, 1, 2, ...; (): numbers.
         zero_is_special: 0 is a search point of its own beside the range.
         zero_word: What people call it in a sentence ("cache off").
-        zero_means: The value that 0 is most like: it stands beside that one in the search; None:
-            it continues the range at its low end.
-        saturates_at: What a job has a number of, from which on larger values behave alike:
-            "tensors" of a training step, or its "payload" in bytes; None: they never do.
+        zero_means: The value that 0 stands beside in the search; None: it continues the range at
+            its low end.
+        saturates_at: Where larger values begin to behave alike: at the "tensors" of a training
+            step, or its "payload" in bytes; None: nowhere.
         word: What people call it in a sentence ("fusion 16 MiB").
         shown_unit: Unit in which people, the CSV and the launcher's option say the value; "": none.
         units_in_shown: How many of ``unit`` are one of ``shown_unit`` (2**20 bytes: one MiB).
-        operation: The only operation that it acts on; None: it acts on all of them.
-        sparing: Value that takes the least from the computation; None: all alike.
+        operation: The only operation that it acts on; None: all.
+        sparing: Value that slows computation least; None: all alike.
         env: Environment variable that sets (and thereby fixes) the parameter.
         flag: Flag of ``horovodrun``.
         column: Column of the CSV log.
