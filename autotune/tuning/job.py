@@ -72,8 +72,8 @@ class Job:
     def sparing(self, operations: Sequence[tuple[str, int]], space: SearchSpace) -> Setting | None:
         """Return the setting under which communication takes the least from the computation.
 
-        None: nothing is known of what it takes while it is hidden. On a GPU it runs on the very
-        processors that compute; host memory is communicated by a thread that they do not wait for.
+        None: that is the default, or what is hidden is taken to take nothing. On a GPU it runs on
+        the processors that compute; host memory is communicated by a thread beside them.
 
         Args:
             operations: As in ``space_of``.
@@ -84,7 +84,8 @@ class Job:
         rows = space.default.table.by_name
         values = {name: rows[name].sparing for name in space.names}
         found = {name: value for name, value in values.items() if value is not None}
-        return space.default.with_values(found) if found else None
+        sparing = space.default.with_values(found)
+        return sparing if sparing != space.default else None
 
     def trend(self, operations: Sequence[tuple[str, int]], reading: Reading) -> PhysicsTrend | None:
         """Return what physics expects of any setting; None: there is no model of such settings.

@@ -29,6 +29,7 @@ class HiddenJob(Job):
     slows: float = 0.0
     noise: float = 0.002
     copies_ms: float = 0.0
+    waits: bool = True
     params: Any = field(default_factory=CommParams)
 
     def hidden(self, params: Setting) -> float:
@@ -41,7 +42,7 @@ class HiddenJob(Job):
         return 1.0 if size < 8 * MIB else max(0.0, 1 - size / PAYLOAD)
 
     def waits_ms(self, params: Setting) -> float:
-        return 0.1 + COMMUNICATION_MS * (1 - self.hidden(params))
+        return 0.1 + COMMUNICATION_MS * (1 - self.hidden(params)) * self.waits
 
     def step_ms(self, params: Setting) -> float:
         copies = 0.0 if getattr(params, "gradient_as_bucket_view", False) else self.copies_ms
@@ -87,6 +88,15 @@ def test_on_a_gpu_what_hidden_communication_takes_from_the_computation_can_be_ga
 def test_what_copies_take_can_be_gained():
     job = tuned("cuda allreduce", baseline=DdpParams(), copies_ms=2.0)
     assert job.done.certified and job.true_gain > 0.03
+
+
+def test_a_default_that_hides_nothing_needs_no_other_setting():
+    job = tuned(
+        "cuda allreduce",
+        baseline=DdpParams(bucket_cap_bytes=512 * MIB, gradient_as_bucket_view=True),
+        waits=False,
+    )
+    assert len(job.trials) == 1 and "nothing to gain" in job.done.text
 
 
 def test_in_host_memory_tuning_ends_after_the_default():
