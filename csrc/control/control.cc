@@ -497,32 +497,36 @@ void ControlPlane::wake() {
   }
 }
 
-void ControlPlane::close(std::chrono::nanoseconds timeout) {
+void ControlPlane::close(std::chrono::nanoseconds timeout, const std::function<void()>& meanwhile) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   FrameQueue ignored;
-  const auto hear_nothing = [&] {
-    try {
-      pump(ignored);
-    } catch (const EngineError&) {  // a broken frame is no news any more
+  // Hear nothing any more while `is_missing` holds for one of [first, end); false after `timeout`.
+  const auto wait_while = [&](size_t first, size_t end, auto&& is_missing, auto nap) {
+    const auto begin = connections_.begin();
+    const auto at = [&](size_t place) { return begin + static_cast<std::ptrdiff_t>(place); };
+    while (std::any_of(at(first), at(end), is_missing)) {
+      const auto left = deadline - std::chrono::steady_clock::now();
+      if (left.count() <= 0) return false;
+      sleep(std::min<std::chrono::nanoseconds>(left, nap));
+      try {
+        pump(ignored);
+      } catch (const EngineError&) {  // a broken frame is no news any more
+      }
+      ignored.clear();
+      meanwhile();
     }
-    ignored.clear();
+    return true;
   };
   const auto is_unsent = [](const auto& connection) {
     return connection->has_unsent() && !connection->closed();
   };
-  while (std::any_of(connections_.begin(), connections_.end(), is_unsent) &&
-         std::chrono::steady_clock::now() < deadline) {
-    sleep(std::chrono::milliseconds(1));
-    hear_nothing();
-  }
-  for (auto& connection : connections_) connection->finish_sending();
   const auto is_open = [](const auto& connection) { return !connection->closed(); };
-  while (std::any_of(connections_.begin(), connections_.end(), is_open)) {
-    hear_nothing();
-    const auto left = deadline - std::chrono::steady_clock::now();
-    if (left.count() <= 0) return;
-    sleep(std::min<std::chrono::nanoseconds>(left, std::chrono::milliseconds(10)));
-  }
+  const size_t children = first_child(), all = connections_.size();
+  wait_while(0, all, is_unsent, std::chrono::milliseconds(1));
+  const bool are_all_here = wait_while(children, all, is_open, std::chrono::milliseconds(10));
+  for (size_t i = 0; i < children; ++i) connections_[i]->finish_sending();
+  if (are_all_here) wait_while(0, children, is_open, std::chrono::milliseconds(10));
+  for (size_t i = children; i < all; ++i) connections_[i]->finish_sending();
 }
 
 std::vector<int> ControlPlane::take_lost_ranks(TimePoint now) {

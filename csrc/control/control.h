@@ -28,6 +28,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -253,8 +254,9 @@ class ControlPlane {
   void wake();
 
   // End all connections so that nothing sent is lost: a socket closed with unread bytes may take
-  // back what it sent. Waits for the peers' end, at most `timeout`.
-  void close(std::chrono::nanoseconds timeout);
+  // back what it sent. Waits for the end of all ranks, which is said up the tree and then down, at
+  // most `timeout`, and calls `meanwhile` every few milliseconds.
+  void close(std::chrono::nanoseconds timeout, const std::function<void()>& meanwhile = [] {});
 
   // Ranks whose process closed its connection. Each is returned once.
   std::vector<int> take_closed_ranks();

@@ -183,6 +183,42 @@ TEST(what_was_sent_before_a_graceful_end_arrives_though_both_sides_write) {
   }
 }
 
+// Also of those that this rank is not connected with: it may be needed until then.
+TEST(a_graceful_end_waits_for_that_of_every_rank) {
+  for (const bool is_star : {true, false}) {
+    constexpr int size = 4;
+    const std::vector<int> one_host(size, 0);
+    TreeMeeting meeting(is_star ? Tree::star(size) : Tree::of_hosts(one_host, 1));
+    std::atomic<bool> has_last_come{false};
+    run_ranks(size, [&](int rank) {
+      const auto plane = meeting.join(rank);
+      if (rank == size - 1) {
+        std::this_thread::sleep_for(100ms);
+        has_last_come = true;
+      }
+      int calls = 0;
+      plane->close(5s, [&] { ++calls; });
+      CHECK(has_last_come);
+      CHECK(rank == size - 1 || calls > 5);
+    });
+  }
+}
+
+TEST(a_graceful_end_has_its_time_limit) {
+  TreeMeeting meeting(Tree::star(3));
+  Meeting end(3);
+  run_ranks(3, [&](int rank) {
+    const auto plane = meeting.join(rank);
+    const auto start = std::chrono::steady_clock::now();
+    end.after([&] {
+      if (rank != 2) plane->close(100ms);
+    });
+    if (rank == 2) return;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    CHECK(waited >= 90ms && waited < 3s);
+  });
+}
+
 TEST(wake_ends_the_current_and_the_next_sleep) {
   ControlPlane alone(0, 1, {});
   alone.wake();
