@@ -129,8 +129,10 @@ class MpiInterface:
     """Addresses of functions: MPI_Issend and so on."""
     irecv: int
     testall: int
+    iprobe: int
     cancel: int
     error_string: int
+    finalized: int
 
     def __init__(self) -> None: ...
 

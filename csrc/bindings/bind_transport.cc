@@ -31,8 +31,10 @@ void bind_transport(py::module_& module) {
       .def_readwrite("issend", &MpiInterface::issend)
       .def_readwrite("irecv", &MpiInterface::irecv)
       .def_readwrite("testall", &MpiInterface::testall)
+      .def_readwrite("iprobe", &MpiInterface::iprobe)
       .def_readwrite("cancel", &MpiInterface::cancel)
-      .def_readwrite("error_string", &MpiInterface::error_string);
+      .def_readwrite("error_string", &MpiInterface::error_string)
+      .def_readwrite("finalized", &MpiInterface::finalized);
   module.def(
       "mpi_transport",
       [](const MpiInterface& interface, std::uintptr_t comm, int rank,

@@ -38,7 +38,7 @@ Communicators choose_communicators(std::shared_ptr<PointToPoint> transport,
   const int rank = transport->rank();
   const HostMap map(host_of_rank);
   Communicators chosen{nullptr, nullptr, std::make_unique<P2pCommunicator>(transport, on_wait),
-                       host_of_rank};
+                       host_of_rank, transport};
   if (map.hosts() == 1) {
     chosen.flat = choose_local(std::move(transport), on_wait);
     return chosen;

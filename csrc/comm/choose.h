@@ -17,6 +17,8 @@ struct Communicators {
   // It connects the ranks of `flat` by messages and nothing else; with one rank it is nullptr.
   std::unique_ptr<Communicator> plain = nullptr;
   std::vector<int> host_of_rank = {};  // hosts are numbered from 0; with one rank it is empty
+  // All messages of the above go through it; with one rank it is nullptr.
+  std::shared_ptr<PointToPoint> transport = nullptr;
 };
 
 // Shared memory among the ranks of a host where it has some, else messages (with one line that says

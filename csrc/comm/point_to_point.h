@@ -32,6 +32,12 @@ class PointToPoint {
   // Make progress; true when every posted message is complete.
   virtual bool test_all() = 0;
 
+  // Messages so far, where bytes move only in calls of this and some that other ranks wait for may
+  // still be held here when all that was posted is complete; else 0.
+  virtual uint64_t posted() const { return 0; }
+  // Between operations, with nothing posted: moves what is held. To be called now and then.
+  virtual void progress() {}
+
   // After an error: take back what is posted, or wait for it, but not for long. What is on its way
   // all the same is left behind (message_memory.h). The transport may refuse what is posted later.
   virtual void give_up() = 0;

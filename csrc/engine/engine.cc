@@ -178,7 +178,7 @@ bool Engine::run_cycles(const Handle& handle, Clock::time_point deadline) {
     if (now < spin_until) {
       sched_yield();
     } else {
-      const auto until = std::min(deadline, cycle->relay_due());
+      const auto until = std::min({deadline, cycle->relay_due(), cycle->progress_due()});
       control_->sleep(
           std::clamp<std::chrono::nanoseconds>(until - now, {}, std::chrono::milliseconds(20)));
     }
@@ -318,6 +318,17 @@ void Engine::run() {
     cycle->fail_everything(reason, true);
   }
   tell_ended();
+  if (!status_.failed) attend_to_others();
+}
+
+// Until this rank's script has come to its end, too.
+void Engine::attend_to_others() {
+  while (!status_.abandon) {
+    const auto due = cycle_.lock()->let_transport_go_on();
+    if (due == Clock::time_point::max()) return;
+    control_->watch_for_wake(watched_);
+    control_->sleep(watched_, std::max<std::chrono::nanoseconds>(due - Clock::now(), {}));
+  }
 }
 
 void Engine::tell_ended() {
@@ -340,6 +351,7 @@ void Engine::sleep_until_needed() {
     // operation, or by this one, when that one leaves: it says so.
     if (cycle) until = std::min(until, submission->announce_time());
     if (cycle) until = std::min(until, cycle->next_check(now, !submission->operations().empty()));
+    if (cycle) until = std::min(until, cycle->progress_due());
     if (!leased) until = std::min(until, cycle->next_device_timeline(now));
     if (status_.device_is_busy) {
       until = std::min<Clock::time_point>(until, now + Cycle::device_check_interval);
@@ -385,7 +397,9 @@ void Engine::shutdown(std::chrono::nanoseconds timeout) {
   thread_.join();
   cycle_.lock()->close_device(status_.failed);
   stop_timeline();
-  if (!status_.failed) control_->close(std::chrono::seconds(2));
+  if (status_.failed) return;
+  const auto cycle = cycle_.lock();
+  control_->close(std::chrono::seconds(2), [&] { cycle->let_transport_go_on(); });
 }
 
 }  // namespace autotune

@@ -136,6 +136,7 @@ class Engine {
   void finish_device_timeline();
 
   // The engine's own thread.
+  void attend_to_others();
   void tell_ended();
   void start_timeline_at_init();
   void run();

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/mpi/mpi_point_to_point.h"
 #include "open_mpi.h"
@@ -27,6 +28,27 @@ void a_message_is_under_way_until_it_is_taken(void* library, void* world, PointT
   }
   barrier(world);
   if (transport.rank() == 1) transport.receive(0, &byte, 1);
+  while (!transport.test_all()) {
+  }
+}
+
+// What is posted gets on by `progress` alone, as what the library holds after an operation has to.
+// A byte shows it: to ask for the message would let the library go on, too.
+void an_idle_rank_lets_messages_go_on(PointToPoint& transport) {
+  std::vector<char> text(4'000'001, char(transport.rank() == 0));
+  const volatile char& last = text.back();
+  const auto bytes = static_cast<int64_t>(text.size());
+  if (transport.rank() == 0) transport.send(1, text.data(), bytes);
+  if (transport.rank() == 1) {
+    const uint64_t posted = transport.posted();
+    transport.receive(0, text.data(), bytes);
+    if (transport.posted() == posted) throw std::runtime_error("nothing was posted");
+    for (int i = 0; last == 0; ++i) {
+      if (i == 5000) throw std::runtime_error("calls of an idle rank let nothing go on");
+      transport.progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
   while (!transport.test_all()) {
   }
 }
@@ -53,7 +75,9 @@ int run(const char* path) {
   checked("a message is under way until it is taken", [&](PointToPoint& one) {
     a_message_is_under_way_until_it_is_taken(library, world, one);
   });
+  checked("an idle rank lets messages go on", an_idle_rank_lets_messages_go_on);
   find<int()>(library, "MPI_Finalize")();
+  transport->progress();  // a script may end MPI before the engine
   return 0;
 }
 

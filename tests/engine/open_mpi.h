@@ -39,8 +39,10 @@ inline autotune::MpiInterface interface_of(void* library) {
   mpi.issend = address(library, "MPI_Issend");
   mpi.irecv = address(library, "MPI_Irecv");
   mpi.testall = address(library, "MPI_Testall");
+  mpi.iprobe = address(library, "MPI_Iprobe");
   mpi.cancel = address(library, "MPI_Cancel");
   mpi.error_string = address(library, "MPI_Error_string");
+  mpi.finalized = address(library, "MPI_Finalized");
   return mpi;
 }
 

@@ -111,8 +111,10 @@ def interface(mpi: Any) -> _engine.MpiInterface:
     found.issend = _address(mpi, "MPI_Issend")
     found.irecv = _address(mpi, "MPI_Irecv")
     found.testall = _address(mpi, "MPI_Testall")
+    found.iprobe = _address(mpi, "MPI_Iprobe")
     found.cancel = _address(mpi, "MPI_Cancel")
     found.error_string = _address(mpi, "MPI_Error_string")
+    found.finalized = _address(mpi, "MPI_Finalized")
     return found
 
 

@@ -25,8 +25,10 @@ class MpiPointToPoint final : public PointToPoint {
       : issend_(reinterpret_cast<Issend*>(mpi.issend)),
         irecv_(reinterpret_cast<Irecv*>(mpi.irecv)),
         testall_(reinterpret_cast<Testall*>(mpi.testall)),
+        iprobe_(reinterpret_cast<Iprobe*>(mpi.iprobe)),
         cancel_(reinterpret_cast<Cancel*>(mpi.cancel)),
         error_string_(reinterpret_cast<ErrorString*>(mpi.error_string)),
+        finalized_(reinterpret_cast<Finalized*>(mpi.finalized)),
         error_text_bytes_(mpi.error_text_bytes),
         status_bytes_(mpi.status_bytes),
         byte_((Handle)mpi.byte),  // a C-style cast covers ints and pointers
@@ -39,12 +41,14 @@ class MpiPointToPoint final : public PointToPoint {
   int size() const override { return size_; }
 
   void send(int peer, const void* data, int64_t bytes) override {
+    ++posted_;
     requests_.push_back(no_request_);
     post(issend_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
          "MPI_Issend");
   }
 
   void receive(int peer, void* data, int64_t bytes) override {
+    ++posted_;
     receives_.push_back(requests_.size());
     requests_.push_back(no_request_);
     post(irecv_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
@@ -53,12 +57,21 @@ class MpiPointToPoint final : public PointToPoint {
 
   bool test_all() override {
     int done = 0;
-    const size_t bytes = requests_.size() * static_cast<size_t>(status_bytes_);
-    statuses_.resize(bytes / sizeof(std::max_align_t) + 1);
-    check(testall_(static_cast<int>(requests_.size()), requests_.data(), &done, statuses_.data()),
+    check(testall_(static_cast<int>(requests_.size()), requests_.data(), &done,
+                   statuses(requests_.size())),
           "MPI_Testall");
     if (done) clear();
     return done != 0;
+  }
+
+  uint64_t posted() const override { return posted_; }
+
+  // Nothing ever comes with that tag: the library looks for what else there is to do.
+  void progress() override {
+    int flag = 0;
+    finalized_(&flag);
+    if (flag) return;  // the script has ended MPI
+    check(iprobe_(rank_, no_tag, comm_, &flag, statuses(1)), "MPI_Iprobe");
   }
 
   // Only receives that no message has come for yet can be taken back.
@@ -84,8 +97,10 @@ class MpiPointToPoint final : public PointToPoint {
                      Handle* request);
   using Irecv = int(void*, int, Handle type, int peer, int tag, Handle comm, Handle* request);
   using Testall = int(int, Handle* requests, int* done, void* statuses);
+  using Iprobe = int(int peer, int tag, Handle comm, int* flag, void* status);
   using Cancel = int(Handle* request);
   using ErrorString = int(int code, char* text, int* length);
+  using Finalized = int(int* flag);
 
   void check(int code, const char* call) {
     if (code == success) return;
@@ -101,6 +116,13 @@ class MpiPointToPoint final : public PointToPoint {
     check(code, call);
   }
 
+  // MPI_STATUSES_IGNORE would do, but mpi4py does not tell it.
+  void* statuses(size_t count) {
+    const size_t bytes = count * static_cast<size_t>(status_bytes_);
+    statuses_.resize(bytes / sizeof(std::max_align_t) + 1);
+    return statuses_.data();
+  }
+
   void clear() {
     requests_.clear();
     receives_.clear();
@@ -108,11 +130,14 @@ class MpiPointToPoint final : public PointToPoint {
 
   static constexpr int success = 0;  // it is MPI_SUCCESS, by the standard
   static constexpr int tag = 0;
+  static constexpr int no_tag = 1;
   Issend* issend_;
   Irecv* irecv_;
   Testall* testall_;
+  Iprobe* iprobe_;
   Cancel* cancel_;
   ErrorString* error_string_;
+  Finalized* finalized_;
   int error_text_bytes_;
   int status_bytes_;
   Handle byte_;
@@ -122,8 +147,8 @@ class MpiPointToPoint final : public PointToPoint {
   int size_;
   std::vector<Handle> requests_;
   std::vector<size_t> receives_;  // these of them receive
-  // MPI_STATUSES_IGNORE would do, but mpi4py does not tell it.
   std::vector<std::max_align_t> statuses_;
+  uint64_t posted_ = 0;
 };
 
 }  // namespace

@@ -7,8 +7,9 @@
 // two MPIs.
 //
 // A message is sent until its receiver has taken it (MPI_Issend). An MPI_Isend may be complete
-// while the library still holds the bytes, for a connection that is full; they would stay there, as
-// nobody calls the library when an operation is over and the engine waits for the next one.
+// while the library still holds the bytes, for a connection that is full. What it may still hold
+// when an operation is over is the word that a message was taken, for which the sender waits: it
+// leaves when the library is called, by `progress`.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,15 @@ struct MpiInterface {
   int error_text_bytes = 0;       // it is MPI_MAX_ERROR_STRING
   std::uintptr_t byte = 0;        // it is MPI_BYTE
   std::uintptr_t no_request = 0;  // it is MPI_REQUEST_NULL
-  // These are the addresses of MPI_Issend, MPI_Irecv, MPI_Testall, MPI_Cancel, MPI_Error_string.
+  // These are the addresses of MPI_Issend, MPI_Irecv, MPI_Testall, MPI_Iprobe, MPI_Cancel,
+  // MPI_Error_string, MPI_Finalized.
   std::uintptr_t issend = 0;
   std::uintptr_t irecv = 0;
   std::uintptr_t testall = 0;
+  std::uintptr_t iprobe = 0;
   std::uintptr_t cancel = 0;
   std::uintptr_t error_string = 0;
+  std::uintptr_t finalized = 0;
 };
 
 // `comm` is an MPI_Comm as mpi4py's `_handleof` returns it, in which the caller is `rank` of

@@ -29,6 +29,8 @@ class SubsetPointToPoint final : public PointToPoint {
     base_->receive(members_[static_cast<size_t>(peer)], data, bytes);
   }
   bool test_all() override { return base_->test_all(); }
+  uint64_t posted() const override { return base_->posted(); }
+  void progress() override { base_->progress(); }
   void give_up() override { base_->give_up(); }
 
  private:

@@ -63,6 +63,7 @@ void Cycle::run() {
     watch_coordinator(heard_parent_ || own_count_ > 0, start);
     check_device();
     executor_.write_device_timeline();
+    if (!status_.stopped) idle_.look(Clock::now());
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     log(LogLevel::error, reason);
@@ -449,7 +450,9 @@ void Cycle::add_set(int32_t id, const ProcessSet& set) {
   if (set.contains(rank_)) {
     const WaitHook waiting = [this] { on_wait(); };
     transfer_.restart();
-    executor_.add_set(id, set, make_communicators_(set.ranks, waiting), waiting);
+    Communicators communicators = make_communicators_(set.ranks, waiting);
+    if (id == 0) idle_.use(communicators.transport);  // those of other sets go through it, too
+    executor_.add_set(id, set, std::move(communicators), waiting);
   }
   if (id != 0) submission_.lock()->add_set(id, set);
 }
@@ -509,6 +512,15 @@ Cycle::Clock::time_point Cycle::next_check(Clock::time_point now, bool in_flight
 Cycle::Clock::time_point Cycle::next_device_timeline(Clock::time_point now) {
   const bool pending = executor_.device_timeline_pending();
   return pending ? now + DeviceTimeline::interval : Clock::time_point::max();
+}
+
+Cycle::Clock::time_point Cycle::let_transport_go_on() {
+  try {
+    idle_.look(Clock::now());
+    return idle_.due();
+  } catch (const EngineError&) {  // of a rank that has left
+    return Clock::time_point::max();
+  }
 }
 
 // ---------------------------------------------------------------- when things go wrong

@@ -15,6 +15,7 @@
 #include "comm/choose.h"
 #include "common/message_memory.h"
 #include "control/control.h"
+#include "engine/cycle/idle_progress.h"
 #include "engine/execute/executor.h"
 #include "engine/guarded.h"
 #include "engine/negotiation/coordinator.h"
@@ -48,6 +49,8 @@ class Cycle {
   uint64_t processed() const { return processed_; }
   // When what is held for other ranks wants a turn; `max`: never.
   Clock::time_point relay_due() const { return relay_ ? relay_->due() : Clock::time_point::max(); }
+  // When the transport does; `max`: never.
+  Clock::time_point progress_due() const { return idle_.due(); }
   // When something here wants a turn though nothing is announced and heard; `max`: never.
   // `in_flight`: operations of this rank are.
   Clock::time_point next_check(Clock::time_point now, bool in_flight) const;
@@ -56,6 +59,10 @@ class Cycle {
 
   // Ends the operations in flight and the engine of this rank. `fatal`: by an error.
   void fail_everything(const std::string& reason, bool fatal);
+
+  // After the end, when other ranks may still be within their last operation: a look at the
+  // transport where it is due; returns when the next one is, or `max`: never.
+  Clock::time_point let_transport_go_on();
 
   void use_device(DeviceBackend backend);
   // Puts into the timeline what the GPU has done; false when there is more to come.
@@ -147,6 +154,7 @@ class Cycle {
 
   // What is performed is here.
   Executor executor_;
+  IdleProgress idle_;
   std::vector<Work> works_;          // they are of the response list that is being processed
   const Work* performed_ = nullptr;  // this one of them is under way
   // A GPU's check that is open is of this epoch, and ends after so many lists.
