@@ -386,7 +386,7 @@ void Engine::abort(const std::string& reason) {
 
 void Engine::shutdown(std::chrono::nanoseconds timeout) {
   if (!thread_.joinable()) return;
-  submission_.lock()->request_shutdown();
+  if (!status_.abandon) submission_.lock()->request_shutdown();  // else it has no goodbye to say
   control_->wake();
   const auto deadline = Clock::now() + timeout;
   while (!status_.stopped && Clock::now() < deadline) {

@@ -1,6 +1,8 @@
 // Ranks as threads of one process: the real engine over an in-process transport and real sockets.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -63,8 +65,12 @@ class TreeMeeting {
   std::vector<std::unique_ptr<Rendezvous>> rendezvous_;
 };
 
+// Of the ranks that run now.
+inline std::atomic<bool> a_rank_has_failed{false};
+
 // Run `body(rank)` on `size` threads; rethrow the first failure after all have ended.
 inline void run_ranks(int size, const std::function<void(int)>& body) {
+  a_rank_has_failed = false;
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -73,6 +79,7 @@ inline void run_ranks(int size, const std::function<void(int)>& body) {
         body(rank);
       } catch (...) {
         failures[static_cast<size_t>(rank)] = std::current_exception();
+        a_rank_has_failed = true;
       }
     });
   }
@@ -88,7 +95,7 @@ class Meeting {
  public:
   explicit Meeting(int size) : missing_(size) {}
 
-  // Runs `body`; returns when all ranks have run theirs. Who fails goes on at once.
+  // Runs `body`; returns when all ranks have run theirs, or one has failed, here or elsewhere.
   void after(const std::function<void()>& body) {
     try {
       body();
@@ -104,7 +111,9 @@ class Meeting {
     std::unique_lock lock(mutex_);
     --missing_;
     arrived_.notify_all();
-    if (wait) arrived_.wait(lock, [this] { return missing_ == 0; });
+    while (wait && missing_ > 0 && !a_rank_has_failed) {
+      arrived_.wait_for(lock, std::chrono::milliseconds(20));
+    }
   }
 
   std::mutex mutex_;

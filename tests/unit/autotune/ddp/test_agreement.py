@@ -309,14 +309,24 @@ def test_whatever_is_late_or_lost_no_two_ranks_differ(
     monkeypatch.setattr(agreement, "PATIENCE_S", 0.01)
     monkeypatch.setattr(agreement, "ANSWER_S", 0.002)
     monkeypatch.setattr(agreement, "REST_STEPS", 1)
-    rng, job = random.Random(seed), job_of(3, lead=seed)
+    monkeypatch.setattr(agreement, "MOST_MISSES", 1000)
+    rng, job, troubled = random.Random(seed), job_of(3, lead=seed), 100
+
+    def before(step: int) -> None:
+        if step < troubled:
+            time.sleep(0.03 * (rng.random() < 0.1))
+        if step == troubled:
+            monkeypatch.setattr(agreement, "PATIENCE_S", 2.0)
+            monkeypatch.setattr(agreement, "ANSWER_S", 0.5)
+
     for line in [*job.lines.values(), *(rank.part._line for rank in job.ranks[1:])]:
-        line.post = lambda numbers: rng.random() > 0.2
+        line.post = lambda numbers: job.reached[0] > troubled or rng.random() > 0.2
     for rank in job.ranks:
-        rank.before = lambda step: time.sleep(0.03 * (rng.random() < 0.1))
+        rank.before = before
     job.wanted = lambda step: change(1 + step // 5)
-    found = made(job.run(100))
-    assert found[0] == found[1] == found[2] and found[0]
+    found = made(job.run(troubled + 40))
+    assert found[0] == found[1] == found[2]
+    assert found[0][-1][0] > troubled, "nothing is lost any more, and yet nothing is agreed on"
 
 
 def test_rank_0_asks_again_where_a_rank_has_gone_on_to_something_else(
