@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/fetch_ahead.h"
+
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
@@ -25,11 +27,29 @@ bool copies_in_pieces() {
 #endif
 }
 
+void copy_fetched(char* to, const char* from, int64_t bytes) {
+  by_fetched_blocks(
+      bytes, 1,
+      [&](int64_t at) {
+        fetch_block(from + at);
+        fetch_block_to_write(to + at);
+      },
+      [&](int64_t at, int64_t length) {
+        if (length == fetched_block_bytes) {
+          std::memcpy(to + at, from + at, static_cast<size_t>(fetched_block_bytes));
+        } else {
+          std::memcpy(to + at, from + at, static_cast<size_t>(length));
+        }
+      });
+}
+
 }  // namespace
 
 void copy_bytes(void* to, const void* from, int64_t bytes) {
   static const bool in_pieces = copies_in_pieces();
   if (to == from || bytes <= 0) return;
+  if (fetches_ahead())
+    return copy_fetched(static_cast<char*>(to), static_cast<const char*>(from), bytes);
   if (!in_pieces) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return;

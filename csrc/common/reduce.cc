@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "common/copy.h"
+#include "common/fetch_ahead.h"
 #include "common/halves.h"
 
 namespace autotune {
@@ -83,9 +84,20 @@ Number choose(Number p, Number q, bool q_wins) {
 
 template <typename T, typename F>
 void map2(T* out, const T* a, const T* b, int64_t count, F&& f) {
-  for (int64_t i = 0; i < count; ++i) {
-    Access<T>::store(out[i], f(Access<T>::load(a[i]), Access<T>::load(b[i])));
-  }
+  const auto map = [&](int64_t first, int64_t length) {
+    for (int64_t i = first; i < first + length; ++i) {
+      Access<T>::store(out[i], f(Access<T>::load(a[i]), Access<T>::load(b[i])));
+    }
+  };
+  if (!fetches_ahead()) return map(0, count);
+  by_fetched_blocks(
+      count, sizeof(T),
+      [&](int64_t first) {
+        fetch_block(a + first);
+        fetch_block(b + first);
+        fetch_block_to_write(out + first);
+      },
+      map);
 }
 
 template <typename T>

@@ -15,7 +15,8 @@ TEST(copies_of_any_length_and_place_are_exact) {
   std::vector<unsigned char> from(20'000);
   std::iota(from.begin(), from.end(), static_cast<unsigned char>(0));
   for (const auto copy : {copy_bytes, stream_bytes}) {
-    for (size_t length : {0, 1, 15, 16, 63, 64, 65, 127, 200, 2047, 2048, 2049, 4096, 9000}) {
+    for (size_t length :
+         {0, 1, 15, 16, 63, 64, 65, 127, 200, 1279, 1280, 1281, 2047, 2048, 2049, 4096, 9000}) {
       for (size_t at : {0, 1, 8, 16, 33, 63, 64}) {
         for (size_t source : {0, 1, 7, 64}) {
           std::vector<unsigned char> to(10'000, 255), expected = to;
@@ -51,13 +52,23 @@ double streaming_share(StoreChoice& choice, int rounds, double cached, double st
 
 TEST(the_faster_kind_of_stores_is_found_and_found_again) {
   StoreChoice choice;
-  constexpr int some = 8 * StoreChoice::period, many = 100 * StoreChoice::period;
+  constexpr int some = 4 * StoreChoice::longest_rest * StoreChoice::period;
+  constexpr int many = 100 * StoreChoice::period;
   for (int turn = 0; turn < 3; ++turn) {
     streaming_share(choice, some, 33, 20);
     CHECK(streaming_share(choice, many, 33, 20, 0.1) > 0.95);
     streaming_share(choice, some, 15, 24);
     CHECK(streaming_share(choice, many, 15, 24, 0.1) < 0.05);
   }
+}
+
+TEST(stores_that_are_far_worse_are_tried_ever_more_rarely_and_found_when_they_are_better) {
+  StoreChoice choice;
+  constexpr int period = StoreChoice::period, rare = period * StoreChoice::longest_rest;
+  streaming_share(choice, 100 * period, 20, 33);
+  CHECK(streaming_share(choice, 10 * rare, 20, 33, 0.02) <= 2.5 / rare);
+  streaming_share(choice, 4 * rare, 20, 12, 0.02);
+  CHECK(streaming_share(choice, 100 * period, 20, 12, 0.02) > 0.95);
 }
 
 TEST(stores_are_cached_where_both_kinds_are_alike) {

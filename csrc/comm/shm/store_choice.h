@@ -6,7 +6,9 @@
 // stores take two thirds of the time (2 ranks, 102 MB: 15 and 24 ms, and a minute later, when the
 // virtual cores had been moved apart, 33 and 20). That changes while a job runs, so both kinds are
 // tried all the time: of `period` rounds the last two are of the other kind, and the second is
-// measured.
+// measured. A trial of the worse kind costs time (one in each period 5 % of 102 MB), so each that
+// is lost doubles the periods until the next one, up to `longest_rest`: some milliseconds of
+// rounds.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +20,21 @@ namespace autotune {
 class StoreChoice {
  public:
   static constexpr int period = 64;
+  static constexpr int longest_rest = 16;
 
   // What the next round is to use.
   bool streaming() const { return streaming_ != is_trial(place_); }
 
   // A round of full length is over; it took `time`.
   void add(double time) {
-    if (place_ == period - 1) {
-      times_[!streaming_].add(time);
-      const Times &now = times_[streaming_], &other = times_[!streaming_];
-      if (other.count >= least && other.median() < better * now.median()) streaming_ = !streaming_;
-    } else if (place_ == period / 2) {
+    if (place_ == period / 2) {
       times_[streaming_].add(time);
+    } else if (place_ == period - 1 && left_ == 0) {
+      times_[!streaming_].add(time);
+      decide();
+      left_ = rest_;
+    } else if (place_ == period - 1) {
+      --left_;
     }
     place_ = (place_ + 1) % period;
   }
@@ -55,10 +60,26 @@ class StoreChoice {
     }
   };
 
-  static bool is_trial(int place) { return place >= period - 2; }
+  // After a trial.
+  void decide() {
+    const Times &now = times_[streaming_], &other = times_[!streaming_];
+    if (other.count < least) return;
+    if (other.median() < better * now.median()) {
+      streaming_ = !streaming_;
+      rest_ = 0;
+    } else if (now.median() < better * other.median()) {
+      rest_ = std::clamp(2 * rest_, 1, longest_rest - 1);
+    } else {
+      rest_ = 0;  // it costs little
+    }
+  }
+
+  bool is_trial(int place) const { return left_ == 0 && place >= period - 2; }
 
   bool streaming_ = false;
   int place_ = 0;
+  int rest_ = 0;                // periods without a trial after each with one
+  int left_ = 0;                // of those, now
   std::array<Times, 2> times_;  // the first is of cached stores, the second of streaming ones
 };
 
