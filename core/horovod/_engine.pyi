@@ -136,7 +136,9 @@ class MpiInterface:
 
     def __init__(self) -> None: ...
 
-def mpi_transport(interface: MpiInterface, comm: int, rank: int, size: int) -> Transport:
+def mpi_transport(
+    interface: MpiInterface, comm: int, rank: int, size: int, far: Sequence[bool] = ()
+) -> Transport:
     """**Local.** Return a transport over MPI.
 
     Args:
@@ -144,6 +146,8 @@ def mpi_transport(interface: MpiInterface, comm: int, rank: int, size: int) -> T
         comm: MPI_Comm as an address (``mpi4py.MPI._handleof``), whose messages are all the
             transport's; it must return its errors, and not be freed while the transport lives.
         rank, size: The caller's rank in ``comm``, and its size.
+        far: By rank, whether messages to and from it are cut into short ones. Two ranks say the
+            same of each other, and either every rank has such a rank or none.
 
     Raises:
         EngineError: The handles of ``interface`` have a size that no MPI has.

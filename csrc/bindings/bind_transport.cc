@@ -37,11 +37,11 @@ void bind_transport(py::module_& module) {
       .def_readwrite("finalized", &MpiInterface::finalized);
   module.def(
       "mpi_transport",
-      [](const MpiInterface& interface, std::uintptr_t comm, int rank,
-         int size) -> std::shared_ptr<PointToPoint> {
-        return make_mpi_point_to_point(interface, comm, rank, size);
+      [](const MpiInterface& interface, std::uintptr_t comm, int rank, int size,
+         std::vector<bool> far) -> std::shared_ptr<PointToPoint> {
+        return make_mpi_point_to_point(interface, comm, rank, size, std::move(far));
       },
-      "interface"_a, "comm"_a, "rank"_a, "size"_a);
+      "interface"_a, "comm"_a, "rank"_a, "size"_a, "far"_a = std::vector<bool>());
   py::class_<TcpListener>(module, "TcpListener")
       .def(py::init([](int rank, const py::bytes& key, const std::string& interfaces) {
              return std::make_unique<TcpListener>(rank, std::string(key), interfaces);

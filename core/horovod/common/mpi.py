@@ -223,7 +223,15 @@ class MpiWorld:
     ) -> _engine.Transport | None:
         """Return as of ``World``; MPI is told itself which interfaces it may use."""
         del key, hosts, interfaces
-        return None if self.size == 1 else mpi_library.transport(self._mpi, self._comm)
+        if self.size == 1:
+            return None
+        return mpi_library.transport(self._mpi, self._comm, self._far())
+
+    def _far(self) -> list[bool]:
+        """**Collective.** Return of each rank whether messages between it and this one are cut."""
+        hosts = self.find_hosts()  # MPI's own: names that the user gives change nothing for it
+        is_wanted = all(self.allgather(mpi_library.sends_by_tcp(self._mpi, os.environ)))
+        return [is_wanted and host != hosts[self.rank] for host in hosts]
 
     def free(self) -> None:
         """As of ``World``."""

@@ -15,13 +15,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horovod import _engine
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+FAST_NETWORKS = (Path("/sys/class/infiniband"), Path("/sys/class/cxi"))
+"""InfiniBand, RoCE, Omni-Path and EFA; Slingshot."""
 
 _CHILD = """
 import json
@@ -85,18 +90,39 @@ def is_loaded() -> bool:
     return "mpi4py.MPI" in sys.modules
 
 
-def transport(mpi: Any, comm: MPI.Comm) -> _engine.Transport:
+def transport(mpi: Any, comm: MPI.Comm, far: Sequence[bool]) -> _engine.Transport:
     """**Local.** Return a transport over ``comm``, whose messages are all the transport's.
 
     Args:
         mpi: The module ``mpi4py.MPI``.
         comm: Lives at least as long as the transport.
+        far: As of ``_engine.mpi_transport``.
 
     Raises:
         RuntimeError: The library lacks a function, or mpi4py is of an unknown kind.
     """
     comm.Set_errhandler(mpi.ERRORS_RETURN)
-    return _engine.mpi_transport(interface(mpi), mpi._handleof(comm), comm.rank, comm.size)
+    handle = mpi._handleof(comm)
+    return _engine.mpi_transport(interface(mpi), handle, comm.rank, comm.size, far)
+
+
+def sends_by_tcp(
+    mpi: Any, environ: Mapping[str, str], devices: Sequence[Path] = FAST_NETWORKS
+) -> bool:
+    """**Local.** Return whether messages between hosts are those of Open MPI's own TCP.
+
+    False where it has, or may have, something better, and where the user has set how it sends.
+
+    Args:
+        mpi: The module ``mpi4py.MPI``.
+        environ: Of this process; ``mpirun --mca`` comes as variables, too.
+        devices: Folders that have an entry for each network card that needs no TCP.
+    """
+    if mpi.get_vendor()[0] != "Open MPI" or environ.get("OMPI_MCA_pml", "ob1") != "ob1":
+        return False
+    if any(environ.get(f"OMPI_MCA_btl_tcp_{name}") for name in ("flags", "eager_limit")):
+        return False
+    return not any(folder.is_dir() and any(folder.iterdir()) for folder in devices)
 
 
 def interface(mpi: Any) -> _engine.MpiInterface:

@@ -1,9 +1,11 @@
 #include "comm/mpi/mpi_point_to_point.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/errors.h"
@@ -17,11 +19,17 @@ namespace {
 // up, too, and this is a matter of milliseconds.
 constexpr auto patience = std::chrono::milliseconds(250);
 
+// A part of a message that is cut: with the library's header it fits what Open MPI sends at once.
+constexpr int64_t part_bytes = 60 << 10;
+// Longer messages travel whole: they are no exchange of many, and would be too many parts.
+constexpr int64_t most_cut_bytes = int64_t{4} << 20;
+
 // `Handle` is that of the library's MPI_Comm, MPI_Datatype and MPI_Request.
 template <typename Handle>
 class MpiPointToPoint final : public PointToPoint {
  public:
-  MpiPointToPoint(const MpiInterface& mpi, std::uintptr_t comm, int rank, int size)
+  MpiPointToPoint(const MpiInterface& mpi, std::uintptr_t comm, int rank, int size,
+                  std::vector<bool> far)
       : issend_(reinterpret_cast<Issend*>(mpi.issend)),
         irecv_(reinterpret_cast<Irecv*>(mpi.irecv)),
         testall_(reinterpret_cast<Testall*>(mpi.testall)),
@@ -35,24 +43,32 @@ class MpiPointToPoint final : public PointToPoint {
         no_request_((Handle)mpi.no_request),
         comm_((Handle)comm),
         rank_(rank),
-        size_(size) {}
+        size_(size),
+        far_(std::move(far)) {
+    far_.resize(static_cast<size_t>(size));
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool is_cut() const override { return std::find(far_.begin(), far_.end(), true) != far_.end(); }
 
   void send(int peer, const void* data, int64_t bytes) override {
-    ++posted_;
-    requests_.push_back(no_request_);
-    post(issend_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
-         "MPI_Issend");
+    for_each_part(peer, bytes, [&](int64_t at, int length) {
+      requests_.push_back(no_request_);
+      post(issend_(static_cast<const char*>(data) + at, length, byte_, peer, tag, comm_,
+                   &requests_.back()),
+           "MPI_Issend");
+    });
   }
 
   void receive(int peer, void* data, int64_t bytes) override {
-    ++posted_;
-    receives_.push_back(requests_.size());
-    requests_.push_back(no_request_);
-    post(irecv_(data, static_cast<int>(bytes), byte_, peer, tag, comm_, &requests_.back()),
-         "MPI_Irecv");
+    for_each_part(peer, bytes, [&](int64_t at, int length) {
+      receives_.push_back(requests_.size());
+      requests_.push_back(no_request_);
+      post(
+          irecv_(static_cast<char*>(data) + at, length, byte_, peer, tag, comm_, &requests_.back()),
+          "MPI_Irecv");
+    });
   }
 
   bool test_all() override {
@@ -102,6 +118,20 @@ class MpiPointToPoint final : public PointToPoint {
   using ErrorString = int(int code, char* text, int* length);
   using Finalized = int(int* flag);
 
+  // act(offset, bytes) of what travels by itself.
+  template <typename Act>
+  void for_each_part(int peer, int64_t bytes, Act&& act) {
+    const bool is_cut = far_[static_cast<size_t>(peer)] && bytes <= most_cut_bytes;
+    const int64_t most = is_cut ? part_bytes : max_message_bytes;
+    int64_t at = 0;
+    do {
+      const int64_t length = std::min(most, bytes - at);
+      ++posted_;
+      act(at, static_cast<int>(length));
+      at += length;
+    } while (at < bytes);
+  }
+
   void check(int code, const char* call) {
     if (code == success) return;
     std::vector<char> text(static_cast<size_t>(error_text_bytes_) + 1);
@@ -145,6 +175,7 @@ class MpiPointToPoint final : public PointToPoint {
   Handle comm_;
   int rank_;
   int size_;
+  std::vector<bool> far_;
   std::vector<Handle> requests_;
   std::vector<size_t> receives_;  // these of them receive
   std::vector<std::max_align_t> statuses_;
@@ -154,12 +185,12 @@ class MpiPointToPoint final : public PointToPoint {
 }  // namespace
 
 std::unique_ptr<PointToPoint> make_mpi_point_to_point(const MpiInterface& mpi, std::uintptr_t comm,
-                                                      int rank, int size) {
+                                                      int rank, int size, std::vector<bool> far) {
   if (mpi.handle_bytes == sizeof(int)) {
-    return std::make_unique<MpiPointToPoint<int>>(mpi, comm, rank, size);
+    return std::make_unique<MpiPointToPoint<int>>(mpi, comm, rank, size, std::move(far));
   }
   if (mpi.handle_bytes == sizeof(void*)) {
-    return std::make_unique<MpiPointToPoint<void*>>(mpi, comm, rank, size);
+    return std::make_unique<MpiPointToPoint<void*>>(mpi, comm, rank, size, std::move(far));
   }
   throw EngineError("MPI: expected handles of " + std::to_string(sizeof(int)) + " or " +
                     std::to_string(sizeof(void*)) + " bytes, got " +

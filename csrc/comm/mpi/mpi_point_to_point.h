@@ -10,10 +10,16 @@
 // while the library still holds the bytes, for a connection that is full. What it may still hold
 // when an operation is over is the word that a message was taken, for which the sender waits: it
 // leaves when the library is called, by `progress`.
+//
+// Between hosts Open MPI sends what is longer than 64 KiB only when the receiver has answered, and
+// the answer waits behind what the receiver sends itself: two ranks that exchange messages of
+// 2 MiB do so one after the other (51 MB take 810 ms at 1 Gbit/s, in messages of 60 KiB 430). So a
+// message to a rank that is *far* may be cut.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "comm/point_to_point.h"
 
@@ -40,8 +46,11 @@ struct MpiInterface {
 
 // `comm` is an MPI_Comm as mpi4py's `_handleof` returns it, in which the caller is `rank` of
 // `size`. It must be for this use alone, live as long as the transport and return its errors
-// (MPI_ERRORS_RETURN). Throws EngineError where `mpi` has another size of handles than those above.
+// (MPI_ERRORS_RETURN). `far`: whether messages to and from a rank are cut, by rank; each two ranks
+// say the same of each other, and either all ranks have such a rank or none; empty: none. Throws
+// EngineError where `mpi` has another size of handles than those above.
 std::unique_ptr<PointToPoint> make_mpi_point_to_point(const MpiInterface& mpi, std::uintptr_t comm,
-                                                      int rank, int size);
+                                                      int rank, int size,
+                                                      std::vector<bool> far = {});
 
 }  // namespace autotune

@@ -29,7 +29,9 @@ P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHo
       on_wait_(std::move(on_wait)),
       rank_(transport_->rank()),
       size_(transport_->size()),
-      has_several_stages_(stages_of(*transport_, host_of_rank).size() > 1),
+      most_bytes_(stages_of(*transport_, host_of_rank).size() > 1 || transport_->is_cut()
+                      ? short_piece_bytes
+                      : piece_bytes),
       staged_(*transport_, on_wait_, stages_of(*transport_, host_of_rank)) {}
 
 void P2pCommunicator::wait() { complete(*transport_, on_wait_); }
@@ -41,8 +43,7 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
   }
   const RankReduction how(type, op, prescale, postscale, size_);
   const int64_t item = how.item();
-  const int64_t most_bytes = has_several_stages_ ? staged_piece_bytes : piece_bytes;
-  const int64_t piece_count = std::max<int64_t>(most_bytes / item, 1);
+  const int64_t piece_count = std::max<int64_t>(most_bytes_ / item, 1);
   staged_.begin(how);
   for (const Span& span : spans) {
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
