@@ -14,6 +14,12 @@ from cluster.hosts import DEVICE, TwoHosts
 from cluster.loop import BYTES_PER_STEP
 
 LOOP = Path(__file__).with_name("loop.py")
+FAR = """
+from mpi4py import MPI
+from horovod.common.mpi import MpiWorld
+world = MpiWorld(MPI, MPI.COMM_WORLD.Dup(), ours=False)
+print(world.rank, *(int(is_far) for is_far in world._far()))
+"""
 
 
 def steps(folder: Path) -> int:
@@ -53,6 +59,21 @@ def test_a_killed_job_is_not_in_the_way_of_the_next(hosts: TwoHosts) -> None:
         hosts.run((1, 1), ["sleep", "60"], limit_s=3)
     done = hosts.run((1, 1), ["sleep", "0.5"], limit_s=30)  # of "true" PRRTE may miss the end
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ["0 0 0 1", "1 0 0 1", "2 1 1 0"]),
+        ({"OMPI_MCA_btl_tcp_eager_limit": "65536"}, ["0 0 0 0", "1 0 0 0", "2 0 0 0"]),
+    ],
+)
+def test_mpi_is_given_long_messages_in_parts_between_hosts_and_nowhere_else(
+    variables: dict[str, str], expected: list[str], hosts: TwoHosts
+) -> None:
+    done = hosts.run((2, 1), [sys.executable, "-c", FAR], limit_s=60, **variables)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == expected
 
 
 def test_hosts_share_neither_names_nor_memory_nor_variables(hosts: TwoHosts) -> None:
