@@ -25,7 +25,8 @@ from autotune.tuning.steps.warmup import steps_per_sample, steps_to_first_sample
 
 HIGHER = "bytes/us, higher is better"
 WORTH_SAYING = 0.0005
-"""Shares of the time below this are not printed: they read 0.0 %."""
+"""Shares of the time below this are not printed, and gains nearer to none are said to be none: they
+read 0.0 %."""
 MOSTLY = 0.9
 """Share of training steps from which on the others are not worth a word."""
 
@@ -85,7 +86,11 @@ def progress_text(trial: Trial, *, most: int, standing: Standing, names: Collect
     if trial.trial_id == 0:
         return f"{head}: the default, score {rounded(trial.score, 4)} {HIGHER}"
     how = "" if trial.state is TrialState.COMPLETE else f", {trial.state}"
-    own = "no gain known" if trial.gain is None else f"{gain_text(trial.gain)} over the default"
+    own = "no gain known"
+    if trial.gain is not None:
+        own = f"{gain_text(trial.gain)} over the default"
+        if abs(trial.gain.estimate) < WORTH_SAYING:
+            own += " (no difference seen)"
     return f"{head}: {own}{how}; {standing_text(standing, trial=trial, names=names)}"
 
 

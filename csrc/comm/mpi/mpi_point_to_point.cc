@@ -21,8 +21,8 @@ constexpr auto patience = std::chrono::milliseconds(250);
 
 // A part of a message that is cut: with the library's header it fits what Open MPI sends at once.
 constexpr int64_t part_bytes = 60 << 10;
-// Longer messages travel whole: they are no exchange of many, and would be too many parts.
-constexpr int64_t most_cut_bytes = int64_t{4} << 20;
+// Longer messages travel whole: what is sent at once has to be kept by a receiver that is late.
+constexpr int64_t most_cut_bytes = int64_t{1} << 20;
 
 // `Handle` is that of the library's MPI_Comm, MPI_Datatype and MPI_Request.
 template <typename Handle>

@@ -211,6 +211,17 @@ class TestU10:
             "default; best so far: this one, not compared yet"
         )
 
+    @pytest.mark.parametrize(
+        ("estimate", "said"),
+        [(0.0, True), (-0.0004, True), (0.0006, False), (-0.02, False)],
+    )
+    def test_a_gain_that_reads_nought_is_said_to_be_none(self, estimate, said):
+        gain = Gain(estimate=estimate, low=-0.03, high=0.031)
+        trial = Trial(trial_id=3, params=CommParams(), score=100.0, gain=gain)
+        standing = Standing(best=replace(trial, trial_id=0), gain=None)
+        text = progress_text(trial, most=20, standing=standing, names=["cycle_time_ms"])
+        assert ("(90 %: -3.0 to +3.1) over the default (no difference seen); best" in text) == said
+
 
 class TestDatabaseElsewhere:
     """HOROVOD_AUTOTUNE_DB names a database that is not beside the CSV."""
