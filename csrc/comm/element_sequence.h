@@ -57,9 +57,10 @@ class ElementSequence {
     });
   }
 
-  void write(int64_t begin, int64_t end, const char* from) const {
+  void write(int64_t begin, int64_t end, const char* from, bool streaming = false) const {
+    const auto copy = streaming ? stream_bytes : copy_bytes;
     for_each_part(begin, end, [&](const char*, char* output, int64_t length, int64_t before) {
-      copy_bytes(output, from + before * item_, length * item_);
+      copy(output, from + before * item_, length * item_);
     });
   }
 

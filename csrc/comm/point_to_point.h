@@ -17,10 +17,6 @@ class PointToPoint {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Whether long messages travel as many short ones, on all ranks alike: then an exchange is best
-  // cut into pieces that are not too long either.
-  virtual bool is_cut() const { return false; }
-
   // What moves the bytes, for the timeline.
   virtual Backend backend() const { return Backend::mpi; }
 

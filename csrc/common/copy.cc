@@ -6,7 +6,7 @@
 #include "common/fetch_ahead.h"
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace autotune {
@@ -43,6 +43,33 @@ void copy_fetched(char* to, const char* from, int64_t bytes) {
       });
 }
 
+#if defined(__x86_64__)
+
+constexpr int64_t line = 64;  // of the caches
+
+bool has_wide_stores() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") != 0;
+}
+
+// Whole lines of an aligned target.
+void stream_lines(char* to, const char* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += sizeof(__m128i)) {
+    const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at));
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), value);
+  }
+}
+
+// A line by one store: it leaves the core at once and whole, however many others are under way.
+__attribute__((target("avx512f"))) void stream_lines_wide(char* to, const char* from,
+                                                          int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += line) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
+  }
+}
+
+#endif
+
 }  // namespace
 
 void copy_bytes(void* to, const void* from, int64_t bytes) {
@@ -62,20 +89,15 @@ void copy_bytes(void* to, const void* from, int64_t bytes) {
 
 void stream_bytes(void* to, const void* from, int64_t bytes) {
 #if defined(__x86_64__)
-  constexpr int64_t width = sizeof(__m128i), line = 64;
+  static const auto stream = has_wide_stores() ? stream_lines_wide : stream_lines;
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
   const auto at = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(to) % line);
   const int64_t before = std::min((line - at) % line, bytes);  // streaming stores are aligned
+  const int64_t whole = (bytes - before) / line * line;
   copy_bytes(target, source, before);
-  int64_t done = before;
-  for (; done + line <= bytes; done += line) {
-    for (int64_t part = done; part < done + line; part += width) {
-      const __m128i value = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + part));
-      _mm_stream_si128(reinterpret_cast<__m128i*>(target + part), value);
-    }
-  }
-  copy_bytes(target + done, source + done, bytes - done);
+  stream(target + before, source + before, whole);
+  copy_bytes(target + before + whole, source + before + whole, bytes - before - whole);
   _mm_sfence();
 #else
   copy_bytes(to, from, bytes);

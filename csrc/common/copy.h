@@ -9,7 +9,11 @@ namespace autotune {
 void copy_bytes(void* to, const void* from, int64_t bytes);
 
 // The same by stores that go past the caches, where the processor has them: for memory that another
-// core reads next. They are done when it returns.
+// core reads next, or nobody soon. They are done when it returns.
 void stream_bytes(void* to, const void* from, int64_t bytes);
+
+// What is reduced in one call of at least so many bytes has left the caches before anybody reads
+// its results.
+constexpr int64_t long_call_bytes = int64_t{32} << 20;
 
 }  // namespace autotune

@@ -100,8 +100,21 @@ void map2(T* out, const T* a, const T* b, int64_t count, F&& f) {
       map);
 }
 
+// The same, times `factor`.
+template <typename T, typename F>
+void map2_scaled(T* out, const T* a, const T* b, int64_t count, double factor, F&& f) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (factor != 1.0) {
+      const auto by = static_cast<T>(factor);
+      return map2(out, a, b, count, [&](T p, T q) { return f(p, q) * by; });
+    }
+  }
+  map2(out, a, b, count, f);
+}
+
 template <typename T>
-void combine_typed(void* out, const void* a, const void* b, int64_t count, ReduceOp op) {
+void combine_typed(void* out, const void* a, const void* b, int64_t count, ReduceOp op,
+                   double factor) {
   auto* o = static_cast<T*>(out);
   const auto* x = static_cast<const T*>(a);
   const auto* y = static_cast<const T*>(b);
@@ -110,13 +123,15 @@ void combine_typed(void* out, const void* a, const void* b, int64_t count, Reduc
     case ReduceOp::average:
     case ReduceOp::adasum:  // has its own algorithm, comm/p2p/adasum.h
     case ReduceOp::sum:
-      return map2(o, x, y, count, [](Number p, Number q) { return add(p, q); });
+      return map2_scaled(o, x, y, count, factor, [](Number p, Number q) { return add(p, q); });
     case ReduceOp::product:
-      return map2(o, x, y, count, [](Number p, Number q) { return multiply(p, q); });
+      return map2_scaled(o, x, y, count, factor, [](Number p, Number q) { return multiply(p, q); });
     case ReduceOp::min:
-      return map2(o, x, y, count, [](Number p, Number q) { return choose<T>(p, q, q < p); });
+      return map2_scaled(o, x, y, count, factor,
+                         [](Number p, Number q) { return choose<T>(p, q, q < p); });
     case ReduceOp::max:
-      return map2(o, x, y, count, [](Number p, Number q) { return choose<T>(p, q, p < q); });
+      return map2_scaled(o, x, y, count, factor,
+                         [](Number p, Number q) { return choose<T>(p, q, p < q); });
   }
 }
 
@@ -155,27 +170,28 @@ void scale_typed(void* data, int64_t count, double factor, int divisor) {
 
 }  // namespace
 
-void combine(void* out, const void* a, const void* b, int64_t count, DataType type, ReduceOp op) {
+void combine(void* out, const void* a, const void* b, int64_t count, DataType type, ReduceOp op,
+             double factor) {
   switch (type) {
     case DataType::uint8:
-      return combine_typed<uint8_t>(out, a, b, count, op);
+      return combine_typed<uint8_t>(out, a, b, count, op, factor);
     case DataType::int8:
-      return combine_typed<int8_t>(out, a, b, count, op);
+      return combine_typed<int8_t>(out, a, b, count, op, factor);
     case DataType::int16:
-      return combine_typed<int16_t>(out, a, b, count, op);
+      return combine_typed<int16_t>(out, a, b, count, op, factor);
     case DataType::int32:
-      return combine_typed<int32_t>(out, a, b, count, op);
+      return combine_typed<int32_t>(out, a, b, count, op, factor);
     case DataType::int64:
-      return combine_typed<int64_t>(out, a, b, count, op);
+      return combine_typed<int64_t>(out, a, b, count, op, factor);
     case DataType::float16:
     case DataType::bfloat16:
       return combine_halves(out, {a, b}, count, type, op);
     case DataType::float32:
-      return combine_typed<float>(out, a, b, count, op);
+      return combine_typed<float>(out, a, b, count, op, factor);
     case DataType::float64:
-      return combine_typed<double>(out, a, b, count, op);
+      return combine_typed<double>(out, a, b, count, op, factor);
     case DataType::boolean:
-      return combine_typed<Bool>(out, a, b, count, op);
+      return combine_typed<Bool>(out, a, b, count, op, factor);
   }
 }
 

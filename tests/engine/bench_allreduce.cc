@@ -159,7 +159,7 @@ class Bench {
 
   void ours(StagedAllreduce& staged, int64_t piece, bool is_direct) {
     const RankReduction how(DataType::float32, ReduceOp::sum, 1.0, 1.0, transport_.size());
-    staged.begin(how);
+    staged.begin(how, bytes() >= long_call_bytes);
     for (int64_t begin = 0; begin < bytes(); begin += piece) {
       char* const data = reinterpret_cast<char*>(data_.data()) + begin;
       const int64_t length = std::min(piece, bytes() - begin);

@@ -1,5 +1,6 @@
 // Copies, and by which stores the ranks of a host fill shared memory.
 #include "common/copy.h"
+#include "common/store_choice.h"
 
 #include <cstdint>
 #include <numeric>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "check.h"
-#include "comm/shm/store_choice.h"
 
 using namespace autotune;
 
@@ -69,6 +69,30 @@ TEST(stores_that_are_far_worse_are_tried_ever_more_rarely_and_found_when_they_ar
   CHECK(streaming_share(choice, 10 * rare, 20, 33, 0.02) <= 2.5 / rare);
   streaming_share(choice, 4 * rare, 20, 12, 0.02);
   CHECK(streaming_share(choice, 100 * period, 20, 12, 0.02) > 0.95);
+}
+
+// As of slots, which are a little better cached, and of outputs, which are far better streamed.
+TEST(two_choices_of_the_same_rounds_do_not_mislead_each_other) {
+  StoreChoice one, other(StoreChoice::period / 4);
+  constexpr int rounds = 100 * StoreChoice::period;
+  int found = 0, wrong = 0;
+  for (int i = 0; i < 2 * rounds; ++i) {
+    const double time = (one.streaming() ? 21 : 20) * (other.streaming() ? 0.8 : 1);
+    found += i > rounds && other.streaming();
+    wrong += i > rounds && one.streaming();
+    if (one.add(time)) other.forget();
+    if (other.add(time)) one.forget();
+  }
+  CHECK(found > 0.95 * rounds);
+  CHECK(wrong < 0.05 * rounds);
+}
+
+TEST(rounds_that_tell_nothing_change_no_choice) {
+  StoreChoice choice;
+  for (int i = 0; i < 100 * StoreChoice::period; ++i) {
+    CHECK_EQUAL(choice.streaming(), i % StoreChoice::period >= StoreChoice::period - 2);
+    choice.skip();
+  }
 }
 
 TEST(stores_are_cached_where_both_kinds_are_alike) {

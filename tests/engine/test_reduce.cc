@@ -201,6 +201,41 @@ TEST(halves_are_rounded_in_the_last_step_only) {
   CHECK_EQUAL(reduced_in_two_steps(average, DataType::float16, large, 2)[0], 65504);
 }
 
+// Blocks, vectors and what is left behind them; in float64, too, where factors lie in between.
+TEST(many_ranks_are_combined_as_one_after_the_other_and_then_scaled) {
+  for (const DataType type : {DataType::float32, DataType::float64, DataType::int32}) {
+    const auto item = static_cast<int64_t>(size_of(type));
+    for (const ReduceOp op :
+         {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max}) {
+      for (const int ranks : {1, 2, 3, 7}) {
+        for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{1024}, int64_t{3085}}) {
+          const auto bytes = static_cast<size_t>(count * item);
+          std::vector<std::vector<char>> from(static_cast<size_t>(ranks), std::vector<char>(bytes));
+          for (int rank = 0; rank < ranks; ++rank) {
+            for (int64_t i = 0; i < count; ++i) {
+              const auto value = static_cast<double>((i * 31 + rank * 17) % 101 - 50) / 7;
+              char* const at = from[size_t(rank)].data() + i * item;
+              if (type == DataType::float32) *reinterpret_cast<float*>(at) = float(value);
+              if (type == DataType::float64) *reinterpret_cast<double*>(at) = value;
+              if (type == DataType::int32) *reinterpret_cast<int32_t*>(at) = int32_t(value * 7);
+            }
+          }
+          std::vector<char> expected = from[0];
+          for (int rank = 1; rank < ranks; ++rank) {
+            combine(expected.data(), expected.data(), from[size_t(rank)].data(), count, type, op);
+          }
+          scale(expected.data(), count, type, 0.3, op == ReduceOp::average ? ranks : 1);
+          std::vector<char> out(bytes, 'x'), partial(bytes, 'x');
+          const RankReduction how(type, op, 1.0, 0.3, ranks);
+          how.combine_all(out.data(), partial.data(), count,
+                          [&](int peer) { return from[size_t(peer)].data(); });
+          CHECK(out == expected);
+        }
+      }
+    }
+  }
+}
+
 TEST(min_and_max_of_a_nan_and_anything_are_nan_and_of_the_rest_what_they_say) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();

@@ -50,7 +50,6 @@ class MpiPointToPoint final : public PointToPoint {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  bool is_cut() const override { return std::find(far_.begin(), far_.end(), true) != far_.end(); }
 
   void send(int peer, const void* data, int64_t bytes) override {
     for_each_part(peer, bytes, [&](int64_t at, int length) {

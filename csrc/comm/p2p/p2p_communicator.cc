@@ -1,6 +1,7 @@
 #include "comm/p2p/p2p_communicator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "comm/element_sequence.h"
@@ -29,9 +30,6 @@ P2pCommunicator::P2pCommunicator(std::shared_ptr<PointToPoint> transport, WaitHo
       on_wait_(std::move(on_wait)),
       rank_(transport_->rank()),
       size_(transport_->size()),
-      most_bytes_(stages_of(*transport_, host_of_rank).size() > 1 || transport_->is_cut()
-                      ? short_piece_bytes
-                      : piece_bytes),
       staged_(*transport_, on_wait_, stages_of(*transport_, host_of_rank)) {}
 
 void P2pCommunicator::wait() { complete(*transport_, on_wait_); }
@@ -43,8 +41,11 @@ void P2pCommunicator::allreduce(const std::vector<Span>& spans, DataType type, R
   }
   const RankReduction how(type, op, prescale, postscale, size_);
   const int64_t item = how.item();
-  const int64_t piece_count = std::max<int64_t>(most_bytes_ / item, 1);
-  staged_.begin(how);
+  const int64_t piece_count = std::max<int64_t>(allreduce_piece_bytes / item, 1);
+  const int64_t all =
+      std::accumulate(spans.begin(), spans.end(), int64_t{0},
+                      [](int64_t sum, const Span& span) { return sum + span.count; });
+  staged_.begin(how, all * item >= long_call_bytes);
   for (const Span& span : spans) {
     for (int64_t begin = 0; begin < span.count; begin += piece_count) {
       char* const data = static_cast<char*>(span.output) + begin * item;

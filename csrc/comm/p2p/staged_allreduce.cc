@@ -1,6 +1,7 @@
 #include "comm/p2p/staged_allreduce.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "comm/p2p/backoff.h"
@@ -9,6 +10,11 @@
 namespace autotune {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Copies of fewer say little about stores.
+constexpr int64_t measured_bytes = 128 << 10;
 
 // Makes room for `bytes`; memory is kept for the next time.
 char* room(MessageVector<char>& box, int64_t bytes) {
@@ -29,8 +35,9 @@ StagedAllreduce::StagedAllreduce(PointToPoint& transport, const WaitHook& on_wai
 
 void StagedAllreduce::wait() { complete(transport_, on_wait_); }
 
-void StagedAllreduce::begin(const RankReduction& how) {
+void StagedAllreduce::begin(const RankReduction& how, bool is_long) {
   how_ = &how;
+  is_long_ = is_long;
   on_the_way_.clear();
 }
 
@@ -89,6 +96,12 @@ char* StagedAllreduce::gathered(const Piece& piece) {
   return room(boxes_[piece.box], piece.count * how_->item());
 }
 
+// No message writes there, so in one stage it need not pass through a box; in several it goes on
+// together with what has come from others.
+char* StagedAllreduce::combined(const Piece& piece) {
+  return stages_.size() == 1 ? piece.data : gathered(piece);
+}
+
 void StagedAllreduce::scatter(const Piece& piece, size_t stage) {
   const auto& [ranks, place] = stages_[stage];
   const int64_t item = how_->item_before(step(stage));
@@ -114,7 +127,7 @@ void StagedAllreduce::combine(const Piece& piece, size_t stage) {
   char* const from = scattered(piece, stage) + own.begin * how_->item_before(step(stage));
   char* out = from;
   if (step(stage).is_last) {
-    out = gathered(piece) + range(piece, stage + 1).begin * how_->item();
+    out = combined(piece) + range(piece, stage + 1).begin * how_->item();
   } else if (how_->item_after(step(stage)) != how_->item()) {
     out = room(partials_[stage], own.count * how_->item_after(step(stage)));
   }
@@ -139,21 +152,33 @@ void StagedAllreduce::gather(const Piece& piece, size_t stage) {
   const int64_t item = how_->item();
   const Range all = range(piece, stage), own = all.slice(place, ranks.size());
   char* const data = gathered(piece);
+  const char* const finished = combined(piece) + own.begin * item;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] == transport_.rank()) continue;
     const Range slice = all.slice(static_cast<int>(i), ranks.size());
     transport_.receive(ranks[i], data + slice.begin * item, slice.count * item);
   }
   for (const int peer : ranks) {
-    if (peer != transport_.rank()) {
-      transport_.send(peer, data + own.begin * item, own.count * item);
-    }
+    if (peer != transport_.rank()) transport_.send(peer, finished, own.count * item);
   }
 }
 
 void StagedAllreduce::place(const Piece& piece) {
   const char* const from = gathered(piece);
-  if (from != piece.data) copy_bytes(piece.data, from, piece.count * how_->item());
+  if (from == piece.data) return;
+  const int64_t item = how_->item();
+  const auto copy = is_long_ && stores_.streaming() ? stream_bytes : copy_bytes;
+  const auto copy_part = [&](int64_t begin, int64_t end) {
+    copy(piece.data + begin * item, from + begin * item, (end - begin) * item);
+  };
+  const auto begin = Clock::now();
+  const Range own = combined(piece) == from ? Range{0, 0} : range(piece, stages_.size());
+  copy_part(0, own.begin);
+  copy_part(own.end(), piece.count);
+  const int64_t bytes = (piece.count - own.count) * item;
+  if (!is_long_ || bytes < measured_bytes) return;
+  const std::chrono::duration<double, std::nano> time = Clock::now() - begin;
+  stores_.add(time.count() / static_cast<double>(bytes));
 }
 
 void StagedAllreduce::add_short(char* data, int64_t count) {

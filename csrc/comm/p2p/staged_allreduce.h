@@ -20,6 +20,7 @@
 #include "comm/point_to_point.h"
 #include "common/message_memory.h"
 #include "common/reduce.h"
+#include "common/store_choice.h"
 
 namespace autotune {
 
@@ -29,8 +30,9 @@ class StagedAllreduce {
   StagedAllreduce(PointToPoint& transport, const WaitHook& on_wait,
                   std::vector<ExchangeStage> stages);
 
-  // `how` lives until `finish`. What an error has left of the call before is forgotten.
-  void begin(const RankReduction& how);
+  // A call, of long_call_bytes or not: `how` lives until `finish`. What an error has left of the
+  // call before is forgotten.
+  void begin(const RankReduction& how, bool is_long);
   // Reduces `count` elements at `data`, which are scaled, in place; they are whole after `finish`.
   // `takes_messages`: a message that was left behind may be written into `data` at any time.
   void add_long(char* data, int64_t count, bool takes_messages);
@@ -73,12 +75,16 @@ class StagedAllreduce {
   char* scattered(const Piece& piece, size_t stage);
   // Where the piece is put together.
   char* gathered(const Piece& piece);
+  // Where that of it is made which this rank combines.
+  char* combined(const Piece& piece);
   void wait();
 
   PointToPoint& transport_;
   const WaitHook& on_wait_;
   const std::vector<ExchangeStage> stages_;
   const RankReduction* how_ = nullptr;
+  bool is_long_ = false;
+  StoreChoice stores_;            // of the copies of long calls
   std::deque<Piece> on_the_way_;  // the first one is the furthest
   size_t next_box_ = 0;
   std::vector<MessageVector<char>> inboxes_;   // by stage: contributions of the others

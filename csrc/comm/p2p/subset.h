@@ -21,7 +21,6 @@ class SubsetPointToPoint final : public PointToPoint {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   Backend backend() const override { return base_->backend(); }
-  bool is_cut() const override { return base_->is_cut(); }
   bool leaves_behind() const override { return base_->leaves_behind(); }
   void send(int peer, const void* data, int64_t bytes) override {
     base_->send(members_[static_cast<size_t>(peer)], data, bytes);

@@ -88,6 +88,7 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
   const ElementSequence elements(spans, type);
   const Rounds rounds = rounds_for(elements, {type, op, prescale, postscale, size_}, size_);
   if (elements.count() * elements.item() <= small_bytes) return allreduce_small(rounds);
+  const bool is_long = elements.count() * elements.item() >= long_call_bytes;
   int parity = next_parity();
   copy_in(rounds, 0, parity);
   barrier();
@@ -97,11 +98,17 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
     const int next = round + 1 < rounds.count ? next_parity() : parity;
     if (round + 1 < rounds.count) copy_in(rounds, round + 1, next);
     barrier();
-    copy_out(rounds, round, parity);
+    copy_out(rounds, round, parity, is_long && outputs_.streaming());
     parity = next;
     if (round + 2 >= rounds.count) continue;  // the last ones are short
     const auto end = Clock::now();
-    stores_.add(std::chrono::duration<double, std::nano>(end - begin).count());
+    const double time = std::chrono::duration<double, std::nano>(end - begin).count();
+    if (stores_.add(time)) outputs_.forget();
+    if (!is_long) {
+      outputs_.skip();
+    } else if (outputs_.add(time)) {
+      stores_.forget();
+    }
     begin = end;
   }
 }
@@ -210,12 +217,12 @@ void SharedCommunicator::reduce_piece(const Rounds& rounds, const char* input, c
   });
 }
 
-void SharedCommunicator::copy_out(const Rounds& rounds, int64_t round, int parity) {
+void SharedCommunicator::copy_out(const Rounds& rounds, int64_t round, int parity, bool streaming) {
   for (int step = 0; step < rounds.slices; ++step) {
     const int slice = (rank_ + step) % rounds.slices;
     if (slice == rank_) continue;
     const auto [begin, end] = rounds.range(round, slice);
-    rounds.elements.write(begin, end, region(slice, parity, slice));
+    rounds.elements.write(begin, end, region(slice, parity, slice), streaming);
   }
 }
 

@@ -7,8 +7,9 @@
 //
 //   - copies its elements of the others' slices into its slot (for the next round, ahead of time),
 //   - combines its own slice out of all slots, writes it to its output and its own region (by which
-//     stores: store_choice.h),
-//   - waits for the others (one barrier), and copies their finished slices to its output.
+//     stores: common/store_choice.h),
+//   - waits for the others (one barrier), and copies their finished slices to its output
+//     (likewise).
 //
 // What fits into small_bytes is copied whole by everybody and combined by everybody: one barrier.
 //
@@ -29,8 +30,8 @@
 #include "comm/communicator.h"
 #include "comm/element_sequence.h"
 #include "comm/shm/segment.h"
-#include "comm/shm/store_choice.h"
 #include "common/reduce.h"
+#include "common/store_choice.h"
 
 namespace autotune {
 
@@ -83,7 +84,7 @@ class SharedCommunicator final : public Communicator {
   void reduce_own_slice(const Rounds& rounds, int64_t round, int parity);
   void reduce_piece(const Rounds& rounds, const char* input, char* sum, int64_t at, int64_t count,
                     int parity);
-  void copy_out(const Rounds& rounds, int64_t round, int parity);
+  void copy_out(const Rounds& rounds, int64_t round, int parity, bool streaming = false);
 
   std::unique_ptr<Segment> segment_;
   int rank_;
@@ -95,7 +96,8 @@ class SharedCommunicator final : public Communicator {
   WaitHook on_wait_;
   Barrier barrier_;
   int parity_ = 0;
-  StoreChoice stores_;
+  StoreChoice stores_;                            // of the slots
+  StoreChoice outputs_{StoreChoice::period / 4};  // of long calls
   std::vector<char> scratch_;
   std::vector<char> piece_;
 };
