@@ -109,6 +109,13 @@ class Job:
             self._take(tuner, tuner.open(), start)
         while self.done is None and self.steps < most_steps:
             self.advance(tuner, start)
+        runs = self.trials
+        while runs:  # a database holds a run to one trial of a setting
+            first, *rest = runs
+            end = next((i for i, one in enumerate(rest) if one.trial_id == 0), len(rest))
+            settings = [one.params for one in (first, *rest[:end])]
+            assert len(set(settings)) == len(settings), "a setting has two trials"
+            runs = rest[end:]
 
     def advance(self, tuner: Tuner, start: Start | None = None) -> None:
         """Make one step, and let the tuner see it."""

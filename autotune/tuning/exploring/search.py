@@ -117,6 +117,8 @@ class Search:
         assert self.plan is not None and self.plan.proposals
         first, *others = self.plan.proposals
         self.plan = replace(self.plan, proposals=tuple(others)) if others else None
+        if first.params == self._first:
+            self._first = None
         return first
 
     def begin_with(self, params: Setting) -> None:
@@ -161,13 +163,7 @@ class Search:
         twin, window, count = self.findings.snapshot(), steps_per_sample(self._settings), 1
         if len(self.findings.trials) > 1:
             count = min(self._per_plan, max(1, self._most - len(self.findings.trials)))
-        first = self.warm_start.first
-        if (
-            first is None
-            and self._first is not None
-            and self.findings.trial_of(self._first) is None
-        ):
-            first = self._first
+        first = self.warm_start.first or self._first
         self._wanted = lambda: _plan(twin, window, count, first)
         self._is_planning, self.plan = True, None
 
