@@ -60,7 +60,11 @@ def sockets(threads: int, each: int, count: int = 0) -> dict[str, str]:
 
 BUFFER = {"NCCL_BUFFSIZE": str(2**20)}
 SWEEP: dict[str, dict[str, dict[str, str]]] = {
-    "nvlink": {"channels 16": channels(16), "channels 32": channels(32)},
+    "nvlink": {
+        "defaults, another job": {},  # what two equal jobs differ by
+        "channels 16": channels(16),
+        "channels 32": channels(32),
+    },
     "shared memory": {
         "channels 8": channels(8),
         "channels 16": channels(16),
