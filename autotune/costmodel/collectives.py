@@ -5,7 +5,8 @@
 * one host: all ranks read each other's memory, reduce-scatter and allgather;
 * flat, several hosts: messages in stages, first among the ranks of a host, then between hosts
   (csrc/comm/p2p/stages.h); two rounds a stage, small payloads one: ``(H - 1) / H * M`` bytes leave
-  a host in each of two rounds, small payloads ``L (H - 1) M`` in one;
+  a host in each of two rounds, small payloads ``L (H - 1) M`` in one. A large payload goes in
+  pieces: while one is in its second round the next one is in its first, so each costs one wait;
 * hierarchical: local reduce-scatter in shared memory, ``L`` allreduces of ``M / L`` between hosts
   at once, local allgather: the same bytes leave a host.
 
@@ -20,8 +21,8 @@ from functools import lru_cache
 
 from autotune.costmodel.machine import Link, Machine
 
-PIECE_BYTES = 4 * 2**20
-"""An exchange by messages has so much on its way at a time."""
+PIECE_BYTES = 2**20
+"""An allreduce by messages goes in pieces of so much."""
 SMALL_BYTES = 16 * 1024
 """Up to here one round of whole copies replaces two rounds of slices."""
 MESSAGE_SHARE = 0.25
@@ -115,9 +116,10 @@ def _exchange_us(stages: Sequence[_Stage], size: float, spans: int) -> float:
             for stage in stages
         )
     pieces = max(spans, -(-size // PIECE_BYTES))
-    time, left = 0.0, size
+    waits = pieces + 2 * len(stages) - 1
+    time = waits * max((_round_us(stage.link, stage.ranks - 1) for stage in stages), default=0.0)
+    left = size
     for stage in stages:
-        time += 2 * pieces * _round_us(stage.link, stage.ranks - 1)
         moved = 2 * stage.sharing * (stage.ranks - 1) / stage.ranks * left
         time += moved * stage.link.us_per_byte
         left /= stage.ranks

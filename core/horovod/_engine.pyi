@@ -12,7 +12,7 @@ MESSAGE_FORMAT: int
 IN_PLACE_BYTES: int
 """Tensors of this size and above are not copied into the fusion buffer (host memory)."""
 PIECE_BYTES: int
-"""A pairwise exchange between ranks moves so much at a time."""
+"""An allreduce by messages goes in pieces of so much."""
 SMALL_BYTES: int
 """Up to here an exchange takes one round of whole copies."""
 
@@ -147,7 +147,7 @@ def mpi_transport(
             transport's; it must return its errors, and not be freed while the transport lives.
         rank, size: The caller's rank in ``comm``, and its size.
         far: By rank, whether messages to and from it are cut into short ones. Two ranks say the
-            same of each other, and either every rank has such a rank or none.
+            same of each other.
 
     Raises:
         EngineError: The handles of ``interface`` have a size that no MPI has.

@@ -102,7 +102,7 @@ void bind_values(py::module_& module) {
 
   // What the tuner's cost model has to know of the engine.
   module.attr("IN_PLACE_BYTES") = HostExecutor::in_place_bytes;
-  module.attr("PIECE_BYTES") = P2pCommunicator::piece_bytes;
+  module.attr("PIECE_BYTES") = P2pCommunicator::allreduce_piece_bytes;
   module.attr("SMALL_BYTES") = P2pCommunicator::small_bytes;
   module.attr("MESSAGE_FORMAT") = message_format;
   module.def("nccl_version", &nccl_version);

@@ -4,7 +4,8 @@
 namespace autotune {
 
 // It is compared at init, so that two versions never talk. Raise it with every change of the
-// encoding; the test `the_encoding_of_messages_is_that_of_their_format` tells.
-constexpr int message_format = 4;
+// encoding, which the test `the_encoding_of_messages_is_that_of_their_format` tells, and of how an
+// operation's bytes are cut into messages.
+constexpr int message_format = 5;
 
 }  // namespace autotune

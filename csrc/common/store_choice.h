@@ -8,10 +8,11 @@
 // Outputs of long calls (copy.h): 16 ranks take 60.7 ms for 102 MB through shared memory by cached
 // stores and 48.9 by streaming ones (Intel Xeon of 16 cores), 2 ranks 16.1 and 18.7.
 //
-// That changes while a job runs, so both kinds are tried all the time: of `period` rounds the last
-// two are of the other kind, and the second is measured. A trial of the worse kind costs time (one
-// in each period 5 % of 102 MB), so each that is lost doubles the periods until the next one, up to
-// `longest_rest`: some milliseconds of rounds.
+// What is better may change while a job runs, so both kinds are tried all the time: of `period`
+// rounds (of shared memory, or of copies out of a box) the last two are of the other kind, and the
+// second is measured. A trial of the worse kind costs time (one in each period 5 % of 102 MB), so
+// each that is lost doubles the periods until the next one, up to `longest_rest`: some milliseconds
+// of rounds.
 #pragma once
 
 #include <algorithm>
@@ -29,10 +30,13 @@ class StoreChoice {
   // in each other's trials. What one has measured is to be forgotten when the other one changes.
   explicit StoreChoice(int first_place = 0) : place_(first_place) {}
 
-  // What the next round is to use.
-  bool streaming() const { return streaming_ != is_trial(place_); }
+  // What the next round is to use; one whose time will not be added never tries the other kind.
+  bool streaming(bool is_measured = true) const {
+    return streaming_ != (is_measured && is_trial(place_));
+  }
 
-  // A round of full length is over; it took `time`. Returns whether the choice has changed.
+  // A round is over, which took `time`, all in the same unit. Returns whether the choice has
+  // changed.
   bool add(double time) {
     const bool before = streaming_;
     if (place_ == period / 2) {
@@ -44,12 +48,9 @@ class StoreChoice {
     } else if (place_ == period - 1) {
       --left_;
     }
-    skip();
+    place_ = (place_ + 1) % period;
     return streaming_ != before;
   }
-
-  // A round is over that tells nothing.
-  void skip() { place_ = (place_ + 1) % period; }
 
   void forget() { times_ = {}; }
 

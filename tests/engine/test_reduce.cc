@@ -225,11 +225,21 @@ TEST(many_ranks_are_combined_as_one_after_the_other_and_then_scaled) {
             combine(expected.data(), expected.data(), from[size_t(rank)].data(), count, type, op);
           }
           scale(expected.data(), count, type, 0.3, op == ReduceOp::average ? ranks : 1);
-          std::vector<char> out(bytes, 'x'), partial(bytes, 'x');
           const RankReduction how(type, op, 1.0, 0.3, ranks);
-          how.combine_all(out.data(), partial.data(), count,
+          std::vector<char> elsewhere(bytes, 'x'), partial(bytes, 'x');
+          how.combine_all(elsewhere.data(), partial.data(), count,
                           [&](int peer) { return from[size_t(peer)].data(); });
-          CHECK(out == expected);
+          CHECK(elsewhere == expected);
+          // In place of any contribution, by way of the first, or of the second, or of `out`.
+          for (int own = 0; own < ranks; ++own) {
+            for (const int by : {0, std::min(1, ranks - 1), own}) {
+              if (by == own && own > 1) continue;
+              std::vector<std::vector<char>> there = from;
+              how.combine_all(there[size_t(own)].data(), there[size_t(by)].data(), count,
+                              [&](int peer) { return there[size_t(peer)].data(); });
+              CHECK(there[size_t(own)] == expected);
+            }
+          }
         }
       }
     }

@@ -199,6 +199,11 @@ class Findings:
         mean, std = self._optimizer.posterior([params])
         return float(mean[0]), float(std[0])
 
+    @property
+    def tried(self) -> list[Setting]:
+        """Settings that were read, or rejected; the trial of the last one may not have ended."""
+        return self._optimizer.tried
+
     def trial_of(self, params: Setting) -> Trial | None:
         """Return the finished trial of a setting, if there is one."""
         return next((trial for trial in self.trials if trial.params == params), None)

@@ -117,8 +117,6 @@ class Search:
         assert self.plan is not None and self.plan.proposals
         first, *others = self.plan.proposals
         self.plan = replace(self.plan, proposals=tuple(others)) if others else None
-        if first.params == self._first:
-            self._first = None
         return first
 
     def begin_with(self, params: Setting) -> None:
@@ -163,7 +161,9 @@ class Search:
         twin, window, count = self.findings.snapshot(), steps_per_sample(self._settings), 1
         if len(self.findings.trials) > 1:
             count = min(self._per_plan, max(1, self._most - len(self.findings.trials)))
-        first = self.warm_start.first or self._first
+        first = self.warm_start.first
+        if first is None and self._first not in self.findings.tried:
+            first = self._first
         self._wanted = lambda: _plan(twin, window, count, first)
         self._is_planning, self.plan = True, None
 
@@ -186,7 +186,8 @@ def _plan(optimizer: BayesianOptimizer, window: int, count: int, first: Setting 
 
     proposals = optimizer.ask_many((), price, count)
     if first is not None:
-        proposals = [optimizer.proposal(first), *proposals[:-1]]
+        others = [proposal for proposal in proposals if proposal.params != first]
+        proposals = [optimizer.proposal(first), *others[: count - 1]]
     return Plan(
         proposals=tuple(proposals), constants=optimizer.constants, trouble=optimizer.trouble
     )

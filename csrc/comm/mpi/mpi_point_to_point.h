@@ -47,8 +47,8 @@ struct MpiInterface {
 // `comm` is an MPI_Comm as mpi4py's `_handleof` returns it, in which the caller is `rank` of
 // `size`. It must be for this use alone, live as long as the transport and return its errors
 // (MPI_ERRORS_RETURN). `far`: whether messages to and from a rank are cut, by rank; each two ranks
-// say the same of each other, and either all ranks have such a rank or none; empty: none. Throws
-// EngineError where `mpi` has another size of handles than those above.
+// say the same of each other; empty: none. Throws EngineError where `mpi` has another size of
+// handles than those above.
 std::unique_ptr<PointToPoint> make_mpi_point_to_point(const MpiInterface& mpi, std::uintptr_t comm,
                                                       int rank, int size,
                                                       std::vector<bool> far = {});

@@ -167,16 +167,17 @@ void StagedAllreduce::place(const Piece& piece) {
   const char* const from = gathered(piece);
   if (from == piece.data) return;
   const int64_t item = how_->item();
-  const auto copy = is_long_ && stores_.streaming() ? stream_bytes : copy_bytes;
+  const Range own = combined(piece) == from ? Range{0, 0} : range(piece, stages_.size());
+  const int64_t bytes = (piece.count - own.count) * item;
+  const bool is_measured = is_long_ && bytes >= measured_bytes;
+  const auto copy = is_long_ && stores_.streaming(is_measured) ? stream_bytes : copy_bytes;
   const auto copy_part = [&](int64_t begin, int64_t end) {
     copy(piece.data + begin * item, from + begin * item, (end - begin) * item);
   };
   const auto begin = Clock::now();
-  const Range own = combined(piece) == from ? Range{0, 0} : range(piece, stages_.size());
   copy_part(0, own.begin);
   copy_part(own.end(), piece.count);
-  const int64_t bytes = (piece.count - own.count) * item;
-  if (!is_long_ || bytes < measured_bytes) return;
+  if (!is_measured) return;
   const std::chrono::duration<double, std::nano> time = Clock::now() - begin;
   stores_.add(time.count() / static_cast<double>(bytes));
 }

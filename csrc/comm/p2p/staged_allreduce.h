@@ -73,7 +73,7 @@ class StagedAllreduce {
   Range range(const Piece& piece, size_t stage) const;
   // Where that lies while it is scattered.
   char* scattered(const Piece& piece, size_t stage);
-  // Where the piece is put together.
+  // Where the piece is put together of what others send.
   char* gathered(const Piece& piece);
   // Where that of it is made which this rank combines.
   char* combined(const Piece& piece);

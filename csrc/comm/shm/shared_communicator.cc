@@ -77,6 +77,7 @@ SharedCommunicator::Rounds SharedCommunicator::rounds_for(const ElementSequence&
                                                           const RankReduction& how,
                                                           int slices) const {
   Rounds rounds{elements, how, slices};
+  rounds.is_long = elements.count() * elements.item() >= long_call_bytes;
   rounds.slice_elements = slice_bytes_ / elements.item();
   const int64_t longest = (elements.count() + slices - 1) / slices;
   rounds.count = (longest + rounds.slice_elements - 1) / rounds.slice_elements;
@@ -86,9 +87,9 @@ SharedCommunicator::Rounds SharedCommunicator::rounds_for(const ElementSequence&
 void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type, ReduceOp op,
                                    double prescale, double postscale) {
   const ElementSequence elements(spans, type);
-  const Rounds rounds = rounds_for(elements, {type, op, prescale, postscale, size_}, size_);
+  Rounds rounds = rounds_for(elements, {type, op, prescale, postscale, size_}, size_);
   if (elements.count() * elements.item() <= small_bytes) return allreduce_small(rounds);
-  const bool is_long = elements.count() * elements.item() >= long_call_bytes;
+  rounds.are_measured = true;
   int parity = next_parity();
   copy_in(rounds, 0, parity);
   barrier();
@@ -98,19 +99,33 @@ void SharedCommunicator::allreduce(const std::vector<Span>& spans, DataType type
     const int next = round + 1 < rounds.count ? next_parity() : parity;
     if (round + 1 < rounds.count) copy_in(rounds, round + 1, next);
     barrier();
-    copy_out(rounds, round, parity, is_long && outputs_.streaming());
+    copy_out(rounds, round, parity);
     parity = next;
     if (round + 2 >= rounds.count) continue;  // the last ones are short
     const auto end = Clock::now();
-    const double time = std::chrono::duration<double, std::nano>(end - begin).count();
-    if (stores_.add(time)) outputs_.forget();
-    if (!is_long) {
-      outputs_.skip();
-    } else if (outputs_.add(time)) {
-      stores_.forget();
-    }
+    add_time(rounds, std::chrono::duration<double, std::nano>(end - begin).count());
     begin = end;
   }
+}
+
+StoreChoice& SharedCommunicator::slots_of(const Rounds& rounds) {
+  return rounds.is_long ? slots_of_long_ : slots_of_short_;
+}
+
+bool SharedCommunicator::streams_slots(const Rounds& rounds) {
+  return slots_of(rounds).streaming(rounds.are_measured);
+}
+
+bool SharedCommunicator::streams_outputs(const Rounds& rounds) {
+  return rounds.is_long && outputs_of_long_.streaming(rounds.are_measured);
+}
+
+// Of a round.
+void SharedCommunicator::add_time(const Rounds& rounds, double time) {
+  const bool slots_changed = slots_of(rounds).add(time);
+  if (!rounds.is_long) return;
+  if (slots_changed) outputs_of_long_.forget();
+  if (outputs_of_long_.add(time)) slots_of_long_.forget();
 }
 
 void SharedCommunicator::reduce_scatter(const std::vector<Span>& spans, DataType type, ReduceOp op,
@@ -165,7 +180,7 @@ void SharedCommunicator::copy_in(const Rounds& rounds, int64_t round, int parity
     if (slice == rank_) continue;
     const auto [begin, end] = rounds.range(round, slice);
     char* to = region(rank_, parity, slice);
-    if (!rounds.how.scales_inputs() && stores_.streaming()) {
+    if (!rounds.how.scales_inputs() && streams_slots(rounds)) {
       rounds.elements.for_each_part(begin, end,
                                     [&](const char* input, char*, int64_t length, int64_t before) {
                                       stream_bytes(to + before * rounds.elements.item(), input,
@@ -186,7 +201,7 @@ void SharedCommunicator::reduce_own_slice(const Rounds& rounds, int64_t round, i
   rounds.elements.for_each_part(
       begin, end, [&](const char* input, char* output, int64_t length, int64_t before) {
         const int64_t at = before * item;
-        if (!stores_.streaming()) {
+        if (!streams_slots(rounds)) {
           reduce_piece(rounds, input, sums + at, at, length, parity);
           copy_bytes(output, sums + at, length * item);
           return;
@@ -217,7 +232,8 @@ void SharedCommunicator::reduce_piece(const Rounds& rounds, const char* input, c
   });
 }
 
-void SharedCommunicator::copy_out(const Rounds& rounds, int64_t round, int parity, bool streaming) {
+void SharedCommunicator::copy_out(const Rounds& rounds, int64_t round, int parity) {
+  const bool streaming = streams_outputs(rounds);
   for (int step = 0; step < rounds.slices; ++step) {
     const int slice = (rank_ + step) % rounds.slices;
     if (slice == rank_) continue;

@@ -8,8 +8,8 @@
 //   - copies its elements of the others' slices into its slot (for the next round, ahead of time),
 //   - combines its own slice out of all slots, writes it to its output and its own region (by which
 //     stores: common/store_choice.h),
-//   - waits for the others (one barrier), and copies their finished slices to its output
-//     (likewise).
+//   - waits for the others (one barrier), and copies their finished slices to its output (in long
+//     calls likewise).
 //
 // What fits into small_bytes is copied whole by everybody and combined by everybody: one barrier.
 //
@@ -65,6 +65,8 @@ class SharedCommunicator final : public Communicator {
     const ElementSequence& elements;
     RankReduction how;
     int slices = 1;
+    bool is_long = false;  // a call of long_call_bytes (copy.h)
+    bool are_measured = false;
     int64_t slice_elements = 0;  // a slice has so many in one round
     int64_t count = 0;
 
@@ -78,13 +80,17 @@ class SharedCommunicator final : public Communicator {
     return slot(rank, parity) + slice_bytes_ * slice;
   }
   void barrier() { barrier_.wait(on_wait_); }
+  StoreChoice& slots_of(const Rounds& rounds);
+  bool streams_slots(const Rounds& rounds);
+  bool streams_outputs(const Rounds& rounds);
+  void add_time(const Rounds& rounds, double time);
   int next_parity() { return parity_ = 1 - parity_; }
   void allreduce_small(const Rounds& rounds);
   void copy_in(const Rounds& rounds, int64_t round, int parity);
   void reduce_own_slice(const Rounds& rounds, int64_t round, int parity);
   void reduce_piece(const Rounds& rounds, const char* input, char* sum, int64_t at, int64_t count,
                     int parity);
-  void copy_out(const Rounds& rounds, int64_t round, int parity, bool streaming = false);
+  void copy_out(const Rounds& rounds, int64_t round, int parity);
 
   std::unique_ptr<Segment> segment_;
   int rank_;
@@ -96,8 +102,8 @@ class SharedCommunicator final : public Communicator {
   WaitHook on_wait_;
   Barrier barrier_;
   int parity_ = 0;
-  StoreChoice stores_;                            // of the slots
-  StoreChoice outputs_{StoreChoice::period / 4};  // of long calls
+  StoreChoice slots_of_short_, slots_of_long_;            // calls
+  StoreChoice outputs_of_long_{StoreChoice::period / 4};  // those of short calls are cached
   std::vector<char> scratch_;
   std::vector<char> piece_;
 };
