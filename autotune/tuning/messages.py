@@ -146,18 +146,32 @@ def not_worth_reason(incumbent: Trial, gain: Gain, *, names: Collection[str]) ->
     )
 
 
-def certify_text(incumbent: Trial, *, names: Collection[str], inert: Sequence[str]) -> str:
+def certify_text(
+    incumbent: Trial,
+    *,
+    gain: Gain | None,
+    readings: int,
+    names: Collection[str],
+    inert: Sequence[str],
+) -> str:
     """Return what is said when the paired comparison begins.
+
+    It may be of another setting than the line before called the best: some were read again since.
 
     Args:
         incumbent: What is compared with the default.
+        gain: Its gain, by all that is known.
+        readings: How often it was read itself.
         names: Parameters that are tuned.
         inert: Those of them that were found to have no effect: they have their default.
     """
     effect = f" (no effect, so as in the default: {', '.join(inert)})" if inert else ""
+    known = "" if gain is None else f"; known so far: {gain_text(gain)}"
+    if known and readings:  # else they were another job's
+        known += f", by {readings} reading{'s' * (readings != 1)} of it"
     return (
         f"autotune: compares {params_text(incumbent.params, names)}{effect} with the default "
-        f"in at most {MOST_PAIRS} pairs of windows"
+        f"in at most {MOST_PAIRS} pairs of windows{known}"
     )
 
 

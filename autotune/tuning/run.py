@@ -221,7 +221,11 @@ class Run:
             reason = messages.not_worth_reason(incumbent, gain, names=names)
             self._keep_default(reason, bound=max(gain.high, 0.0))
         else:
-            self._events.say(messages.certify_text(incumbent, names=names, inert=inert))
+            readings = self.search.findings.readings(incumbent.params)
+            text = messages.certify_text(
+                incumbent, gain=gain, readings=readings, names=names, inert=inert
+            )
+            self._events.say(text)
             self._pairs = self._paired_with_default(incumbent)
             self._events.add(self._pairs.next_window())
 

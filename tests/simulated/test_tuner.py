@@ -22,6 +22,7 @@ from autotune.trial import (
 )
 from autotune.tuning.changes import Apply, Done, Line, Progress
 from autotune.tuning.exploring.inert import without_operation
+from autotune.tuning.messages import params_text
 from autotune.tuning.steps.records import TunerSettings
 from autotune.tuning.tuner import Phase, Tuner
 
@@ -415,6 +416,20 @@ def test_progress_says_gains_over_the_default_with_an_interval(finished):
             assert "score" not in text
         if "best so far" in text and "the default" not in text.split("best so far")[1]:
             assert text.endswith("not compared yet")
+
+
+def test_what_is_compared_is_said_with_all_that_is_known_of_it(finished):
+    """Some are read again after the last trial: it may be another one than that line's best."""
+    for seed in range(SEEDS):
+        run = finished("bowl", seed)
+        (said,) = (event.text for event in run.of(Line) if "autotune: compares" in event.text)
+        (certificate,) = run.of(Certificate)
+        own = [one for one in run.samples if one.trial_id == certificate.trial_id]
+        readings = sum(one.pair is None for one in own)
+        tuned = [one.name for one in PARAMETERS if one.name not in ONE_HOST]
+        assert f"compares {params_text(run.trials[certificate.trial_id].params, tuned)}" in said
+        gain = r"\S+ % \(90 %: \S+ to \S+\)"
+        assert re.search(rf"; known so far: {gain}, by {readings} readings? of it$", said), said
 
 
 def test_scores_of_one_run_are_gains_over_one_default(finished):
