@@ -4,7 +4,8 @@
 
 Every rank is a host of its own by its name, so that the engine exchanges messages alone. What a
 sample is, and what is left out, is as in ``transports/rank.py``. Bare MPI reduces the same bytes in
-place, in pieces of each size: the fastest one by its median is what the engine is compared with.
+place, in pieces of each size, in torch's memory, where gradients lie (``plain``), and in numpy's,
+which asks for huge pages (``bare``): the fastest size of each is what the engine is compared with.
 """
 
 from __future__ import annotations
@@ -39,19 +40,22 @@ RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
 @dataclass
 class Bare:
-    """The same bytes by ``MPI_Allreduce`` in place; the memory is numpy's, the tensors lie in it.
+    """The same bytes by ``MPI_Allreduce`` in place; they lie in a row.
 
     Attributes:
         sizes: Elements of each tensor.
+        is_huge: The memory is numpy's, which asks for huge pages; else torch's.
         piece: Bytes that one call reduces.
     """
 
     sizes: Sequence[int]
+    is_huge: bool
     piece: int = MIB
     tensors: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._buffer = np.zeros(sum(self.sizes), np.float32)
+        count = sum(self.sizes)
+        self._buffer = np.zeros(count, np.float32) if self.is_huge else torch.zeros(count).numpy()
         self.tensors = list(torch.from_numpy(self._buffer).split(list(self.sizes)))
 
     def step(self) -> None:
@@ -69,13 +73,15 @@ def compare(
     engines: dict[str, Engine], sizes: Sequence[int], seconds: float, number: int
 ) -> dict[str, list[float]]:
     """Return {way: samples in ms}; of bare MPI each size of pieces is a way."""
-    bare, gloo = Bare(sizes), Gloo([torch.zeros(n) for n in sizes])
+    bares = {"bare": Bare(sizes, is_huge=True), "plain": Bare(sizes, is_huge=False)}
+    gloo = Gloo([torch.zeros(n) for n in sizes])
     ways: dict[str, tuple[Callable[[], None], list[torch.Tensor], int]] = {
         name: (engine.step, engine.tensors, 0) for name, engine in engines.items()
     }
     ways["gloo"] = gloo.step, gloo.tensors, 0
-    for piece in pieces_of(4 * sum(sizes)):
-        ways[f"bare {piece}"] = bare.step, bare.tensors, piece
+    for name, bare in bares.items():
+        for piece in pieces_of(4 * sum(sizes)):
+            ways[f"{name} {piece}"] = bare.step, bare.tensors, piece
     samples: dict[str, list[float]] = {name: [] for name in ways}
     order = random.Random(number)
     end = time.monotonic() + seconds
@@ -83,7 +89,8 @@ def compare(
     while MPI.COMM_WORLD.bcast(count < LEAST_ROUNDS or time.monotonic() < end):
         for name in order.sample(list(ways), len(ways)):
             step, tensors, piece = ways[name]
-            bare.piece = piece
+            for bare in bares.values():
+                bare.piece = piece
             measure(step, tensors)  # not counted
             samples[name].append(measure(step, tensors))
         count += 1
