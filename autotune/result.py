@@ -22,7 +22,7 @@ from autotune.tables import settings_of
 from autotune.trial import Gain, Setting
 
 SCORE_UNIT = "bytes/us, higher is better"
-NOT_COMPARED = "not compared yet"
+NOT_CERTIFIED = "not certified yet"
 """Said of a gain until the comparison in pairs: an estimate with a nominal 90 % interval."""
 
 
@@ -36,7 +36,7 @@ class Result:
         finished: Tuning was finalised.
         gain: Relative gain in step time over the default at the same time, as (estimate, low,
             high): the certificate's or, until there is one, of what looks best so far.
-        certified: Whether the gain is certified; None: not compared yet, or not known.
+        certified: Whether the gain is certified; None: not certified yet, or not known.
         promising: What ``gain`` is about while it is not ``params``: no setting is better than the
             default beyond doubt yet, so the default is the answer.
         job: Where it was found, JSON-safe: ranks, local size, hosts, versions.
@@ -100,15 +100,19 @@ def launcher_arguments(params: Setting) -> list[str]:
 def gain_text(result: Result) -> str:
     """Return the gain with its interval for people, e.g. ``+12.1 % (5.0 to 19.4), certified``."""
     if result.gain is None:
-        return "not known" if result.finished or not result.job else NOT_COMPARED
+        return "not known" if result.finished or not result.job else NOT_CERTIFIED
     gain, low, high = (f"{100 * value:+.1f}" for value in result.gain)
     text = f"{gain} % over the default ({low} to {high})"
     if result.certified is not None or result.finished:
-        verdict = "certified" if result.certified else "not certified: the default is kept"
+        verdict = (
+            "certified"
+            if result.certified
+            else "not certified for another setting: the default is kept"
+        )
         return f"{text}, {verdict}"
     if result.promising is not None:
         text = f"{setting_text(result.promising, beside=result.params)}: {text}"
-    return f"{text}, {NOT_COMPARED}"
+    return f"{text}, {NOT_CERTIFIED}"
 
 
 def interval_text(gain: Gain, *, unit: str = "") -> str:

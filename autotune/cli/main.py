@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import functools
 import io
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,9 +170,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _seconds(text: str) -> float:
     """Return a number of seconds, at least one."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 1 <= value <= 3600:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"expected 1 to 3600 seconds, got {text!r}")
     return value
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotune.cli.table import lines
 from autotune.errors import LogError, NoAnswerError
-from autotune.result import NOT_COMPARED, interval_text
+from autotune.result import NOT_CERTIFIED, interval_text
 from autotune.storage.locking import holder
 from autotune.storage.paths import default_db_path
 from autotune.storage.sqlite_reader import (
@@ -138,7 +138,7 @@ def _gain(content: RunContent) -> str:
         gain = certified_gain(certificate)
         verdict = "certified" if certificate.certified else "not certified, default kept"
     elif standing is not None:
-        gain, verdict = standing.gain, NOT_COMPARED
+        gain, verdict = standing.gain, NOT_CERTIFIED
     else:
         return "-"
     if gain is None:

@@ -12,7 +12,7 @@ import os
 from autotune.cli.table import lines
 from autotune.exact import rounded, rounded_shown
 from autotune.result import (
-    NOT_COMPARED,
+    NOT_CERTIFIED,
     SCORE_UNIT,
     gain_text,
     interval_text,
@@ -73,11 +73,14 @@ def _legend(view: LogView, *, gains: bool) -> list[str]:
         lines[0] += ": that of the default times 1 + gain"
         lines.append("gain with its 90 % interval")
         if view.certificate is None:
-            lines[1] += f", {NOT_COMPARED}"
+            lines[1] += f", {NOT_CERTIFIED}"
         elif view.certificate.trial_id:
-            lines[1] += f"; of trial {view.certificate.trial_id} the certificate's"
-    else:
+            lines[1] += f"; of trial {view.certificate.trial_id} the certificate's, which is surer"
+    elif view.kind == "horovod" or view.database is not None:
         lines.append("what was read at different times need not compare, and gains are not known")
+    else:
+        lines[0] += ": that of the default times 1 + gain"
+        lines.append("without its database the log says of no gain how sure it is")
     if view.finished:
         return [*lines, "* is the best"]
     if view.standing is None:

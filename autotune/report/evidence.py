@@ -61,9 +61,16 @@ class Curve:
     @property
     def drift(self) -> float:
         """By how much the last tenth is slower than the first one; negative: faster."""
-        count = max(1, len(self.step_us) // 10)
-        begin, end = np.median(self.step_us[:count]), np.median(self.step_us[-count:])
-        return float(end / begin - 1)
+        return self.end_us / float(np.median(self.step_us[: self._tenth])) - 1
+
+    @property
+    def end_us(self) -> float:
+        """Median of the last tenth."""
+        return float(np.median(self.step_us[-self._tenth :]))
+
+    @property
+    def _tenth(self) -> int:
+        return max(1, len(self.step_us) // 10)
 
     @property
     def spread(self) -> float:

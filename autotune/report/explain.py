@@ -29,23 +29,45 @@ FEWEST_GAINS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One step on the way from the default to a setting.
+class Part:
+    """One parameter of a change.
 
     Attributes:
         parameter: What is changed.
         before, after: Its values.
-        gain: Of this change alone, at this place of the way.
-        total: Of all changes so far, over the default.
-        read: The gain that this setting had in the run; None: it was not tried.
     """
 
     parameter: Parameter
     before: Value
     after: Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One step on the way from the default to a setting.
+
+    Attributes:
+        parts: One parameter, or several that were never read apart: nobody can tell which of them
+            it is.
+        gain: Of this change alone, at this place of the way.
+        total: Of all changes so far, over the default.
+        read: The gain that this setting had in the run; None: it was not tried.
+    """
+
+    parts: tuple[Part, ...]
     gain: Gain
     total: Gain
     read: Gain | None
+
+    @property
+    def before_text(self) -> str:
+        """The values before, without names."""
+        return " and ".join(bare_text(one.parameter, one.before) for one in self.parts)
+
+    @property
+    def after_text(self) -> str:
+        """The values after."""
+        return " and ".join(value_text(one.parameter, one.after) for one in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,27 +300,43 @@ def _changes(
     """
     values, wanted = default.as_dict(), setting.as_dict()
     names = [name for name in optimizer.space.names if values[name] != wanted[name]]
+    left = _never_apart(names, [default, *read])
     present, changes = default, []
-    while names:
-        nexts = {name: present.with_values({name: wanted[name]}) for name in names}
-        gains = {
-            name: optimizer.difference(params, present, is_smooth=False)
-            for name, params in nexts.items()
+    while left:
+        nexts = {
+            group: present.with_values({name: wanted[name] for name in group}) for group in left
         }
-        name = max(names, key=lambda one: gains[one][0])
-        names.remove(name)
+        gains = {
+            group: optimizer.difference(params, present, is_smooth=False)
+            for group, params in nexts.items()
+        }
+        group = max(left, key=lambda one: gains[one][0])
+        left.remove(group)
+        by_name = default.table.by_name
         changes.append(
             Change(
-                parameter=default.table.by_name[name],
-                before=values[name],
-                after=wanted[name],
-                gain=gain_of(*gains[name]),
-                total=gain_of(*optimizer.difference(nexts[name], default, is_smooth=False)),
-                read=read.get(nexts[name]),
+                parts=tuple(
+                    Part(parameter=by_name[name], before=values[name], after=wanted[name])
+                    for name in group
+                ),
+                gain=gain_of(*gains[group]),
+                total=gain_of(*optimizer.difference(nexts[group], default, is_smooth=False)),
+                read=read.get(nexts[group]),
             )
         )
-        present = nexts[name]
+        present = nexts[group]
     return tuple(changes)
+
+
+def _never_apart(names: Sequence[str], settings: Sequence[Setting]) -> list[tuple[str, ...]]:
+    """Group parameters whose values came only together: of one of each, always the same others."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in names:
+        numbers: dict[Value, int] = {}
+        values = (setting.as_dict()[name] for setting in settings)
+        pattern = tuple(numbers.setdefault(value, len(numbers)) for value in values)
+        groups.setdefault(pattern, []).append(name)
+    return [tuple(group) for group in groups.values()]
 
 
 def _slice(

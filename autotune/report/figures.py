@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from autotune.exact import rounded_shown, value_text
+from autotune.exact import rounded_shown
 from autotune.report.explain import Explanation, Slice
 from autotune.report.several import Comparison, Scaling
 from autotune.report.story import Story
@@ -117,7 +117,7 @@ def draw_changes(explanation: Explanation, palette: Palette = PLAIN) -> Figure |
         axes.plot([low, high], [row, row], color=palette.ink, lw=1.1)
         axes.plot([low, high], [row, row], "|", color=palette.ink, ms=7)
         axes.plot([start, start], [row - 1, row + 0.25], color=palette.faint, lw=0.7)
-        labels.append(value_text(change.parameter, change.after))
+        labels.append(change.after_text)
         start = end
     axes.axvline(0, color=palette.default, lw=1.2, ls=(0, (4, 3)))
     axes.set_yticks(range(len(labels)), labels)
@@ -317,7 +317,7 @@ def draw_gains(comparison: Comparison, palette: Palette = PLAIN) -> Figure:
     axes.axvline(0, color=palette.default, lw=1.2, ls=(0, (4, 3)))
     axes.set_yticks(range(len(comparison.names)), list(comparison.names))
     axes.set_ylim(len(comparison.names) - 0.5, -0.5)
-    axes.set_xlabel("gain over the default of the same job, % (hollow: not compared yet)")
+    axes.set_xlabel("gain over the default of the same job, % (hollow: not certified yet)")
     finish([axes], palette, grid="x")
     return figure
 

@@ -113,12 +113,12 @@ class Log:
 
     @cached_property
     def ablation(self) -> DataFrame:
-        """From the default to the setting, one parameter a row."""
+        """From the default to the setting, one parameter a row, or such that were never apart."""
         return _frame(
             {
-                "parameter": one.parameter.name,
-                "before": one.before,
-                "after": one.after,
+                "parameter": ", ".join(part.parameter.name for part in one.parts),
+                "before": one.parts[0].before if len(one.parts) == 1 else one.before_text,
+                "after": one.parts[0].after if len(one.parts) == 1 else one.after_text,
                 **_gain("gain", one.gain),
                 **_gain("total", one.total),
                 "read": None if one.read is None else one.read.estimate,

@@ -268,7 +268,7 @@ class Sections:
         if abs(explanation.rest) < WORTH_SAYING:
             return ""
         source = "the comparison in pairs says"
-        if not self._story.pairs:
+        if self._story.view.certificate is None:
             source = "the readings of the setting itself say"
         return (
             f"The surrogate's changes come to {percent(explanation.changes[-1].total.estimate)}; "

@@ -87,16 +87,21 @@ def changes(explanation: Explanation) -> Table | None:
         return None
     rows = [
         (
-            value_text(one.parameter, one.after),
-            bare_text(one.parameter, one.before),
+            one.after_text,
+            one.before_text,
             *interval(one.gain),
             *interval(one.total),
             interval(one.read)[0] if one.read is not None else "not tried",
         )
         for one in explanation.changes
     ]
+    caption = "From the default to this setting, one parameter at a time, by the surrogate"
+    if any(len(one.parts) > 1 for one in explanation.changes):
+        caption += (
+            "; in one row: what no trial tried without the other, which nobody can tell apart"
+        )
     return Table(
-        caption="From the default to this setting, one parameter at a time, by the surrogate",
+        caption=caption,
         header=(
             "change to",
             "from",
@@ -369,7 +374,7 @@ def gains(comparison: Comparison) -> Table:
         spoken = " ".join(interval(verdict.gain)).replace(" % ", " % (", 1) + ")"
         worth = "-" if verdict.gain is None else spoken
         if verdict.gain is not None and not verdict.compared:
-            worth += ", not compared yet"
+            worth += ", not certified yet"
         rows.append(
             (
                 name,

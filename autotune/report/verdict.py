@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from autotune.result import NOT_COMPARED, setting_text
+from autotune.result import NOT_CERTIFIED, setting_text
 from autotune.storage.reader import LogView
 from autotune.storage.standing import certified_gain
 from autotune.trial import Certificate, Gain, Trial, TrialState
@@ -157,7 +157,7 @@ def _unfinished(view: LogView) -> Verdict:
             kind=Kind.BEYOND_DOUBT,
             answer="Yes, as far as it goes",
             text=f"Tuning has not finished, but {setting} is better than the default beyond doubt "
-            f"({spoken}), {NOT_COMPARED} in pairs.",
+            f"({spoken}), {NOT_CERTIFIED}.",
             notes=(_resume(view),),
             gain=gain,
         )
@@ -165,7 +165,7 @@ def _unfinished(view: LogView) -> Verdict:
         kind=Kind.UNFINISHED,
         answer="Not known yet",
         text=f"Tuning has not finished. The most promising of {count} is {setting} ({spoken}), "
-        f"{NOT_COMPARED} with the default in pairs.",
+        f"{NOT_CERTIFIED}.",
         notes=(
             "It is the best of several noisy readings, so its gain is likely to be smaller than it "
             "looks; the default is the answer until a comparison in pairs says otherwise.",

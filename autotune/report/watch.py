@@ -24,7 +24,7 @@ from autotune.report.follow import is_in_use
 from autotune.report.story import known_trials
 from autotune.report.tables import duration, interval
 from autotune.report.verdict import Verdict, judge, percent, share
-from autotune.result import NOT_COMPARED, setting_text
+from autotune.result import NOT_CERTIFIED, setting_text
 from autotune.storage.reader import LogView, read_log
 from autotune.storage.readings import Readings, read_readings
 from autotune.trial import RunState, Trial
@@ -39,7 +39,7 @@ LOOK_S = 1.0
 PATIENCE = 3
 """Views in a row that fail before it is said: a log may just be being replaced, or be locked."""
 TRIALS_SHOWN = 8
-GAINS_OF_THEN = "gains as each trial ended; bold: the best by all readings up to now"
+GAINS_OF_THEN = "gains as each trial ended; bold: the best, with all that is known of it by now"
 FEWEST_PAIRS, MOST_PAIRS = 6, 48
 """Pairs of a comparison, see ``autotune.tuning.comparing.certify``."""
 
@@ -291,8 +291,8 @@ def lines(now: Now) -> list[tuple[str, str]]:
         then = "" if now.pairs else f" for trials, then {_pairs_text()} pairs"
         found.append(("left", f"at most about {duration(round(now.left_s))}{then}"))
     if now.drift is not None and len(now.drift.step_us) > 1:
-        step, change = rounded(float(now.drift.step_us[-1]) / 1000, 4), percent(now.drift.drift)
-        text = f"the default takes {step} ms a step now, {change} since the beginning"
+        step, change = rounded(float(now.drift.end_us) / 1000, 4), percent(now.drift.drift)
+        text = f"the default took {step} ms a step at last, {change} since the beginning"
         found.append(("drift", text))
     warnings = [*view.warnings]
     if now.trouble:
@@ -314,8 +314,8 @@ def _gain_text(now: Now) -> str:
     if now.pairs and not now.view.finished:
         gains = sorted(pair.gain for pair in now.pairs)
         return (
-            f"median of {len(gains)} pairs so far: {percent(gains[len(gains) // 2])} "
-            f"({percent(gains[0])} to {percent(gains[-1])})"
+            f"median of {len(gains)} pairs so far: {percent(gains[len(gains) // 2])}, "
+            f"the least {percent(gains[0])}, the most {percent(gains[-1])}"
         )
     if verdict.gain is None:
         return verdict.text
@@ -325,7 +325,7 @@ def _gain_text(now: Now) -> str:
         return f"{verdict.answer}: {text}"
     default = now.view.trials[0].params
     what = setting_text(standing.best.params, beside=default) if standing is not None else ""
-    return f"best so far {what}: {text}, {NOT_COMPARED}"
+    return f"best so far {what}: {text}, {NOT_CERTIFIED}"
 
 
 def rows(now: Now) -> list[tuple[tuple[str, ...], bool]]:

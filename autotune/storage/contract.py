@@ -134,6 +134,12 @@ class Resume:
         """The trial that the earlier job held for the best."""
         return self.standing.best if self.standing is not None else None
 
+    @property
+    def comparisons(self) -> int:
+        """How often the default was begun to be compared in pairs, without an end."""
+        numbers = [one.pair for one in self.samples if one.pair is not None and one.trial_id == 0]
+        return numbers.count(min(numbers, default=0))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:

@@ -106,6 +106,10 @@ def _parse_rows(
     if "torus_allreduce" in columns and any(_torus(columns, cells) for cells, _ in rows):
         warnings.append("torus_allreduce=1 in some rows has no counterpart here and is ignored")
     final = not damage and _is_final(rows, own=own)
+    if final and rows[-1][1].state is TrialState.REJECTED:
+        score = rows.pop()[0][columns.index("score")]
+        damage = _last_line(lines[-1][0], f"score: expected a number of 0 or more, got {score!r}")
+        final = False
     if len(warnings) > _MOST_WARNINGS:
         warnings[_MOST_WARNINGS:] = [f"... and {len(warnings) - _MOST_WARNINGS} more"]
     return CsvContent(

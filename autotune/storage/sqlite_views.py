@@ -10,9 +10,11 @@ Datasette (``datasette log.db -m metadata.json``).
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from autotune.storage.sqlite_reader import open_read_only
 from autotune.tables import every_parameter
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = ", ".join(f"trials.{name}" for name in every_parameter())
 _COMPARISON = """CASE certificates.certified WHEN 1 THEN 'certified'
-                WHEN 0 THEN 'not certified, default kept' ELSE 'not compared yet' END"""
+                WHEN 0 THEN 'not certified, default kept' ELSE 'not certified yet' END"""
 
 VIEWS: dict[str, str] = {
     "run_summary": f"""
@@ -152,16 +154,21 @@ def create_views(db: Database) -> None:
 
 def datasette_metadata(paths: Iterable[str]) -> dict[str, Any]:
     """Return what Datasette shows about the databases: tables and columns in words."""
-    tables = {
-        table: {"description": description, "columns": _sentences()}
-        for table, description in TABLES.items()
-    }
-    names = (os.path.splitext(os.path.basename(path))[0] for path in paths)
-    return {"title": "Tuning runs", "databases": {name: {"tables": tables} for name in names}}
+    databases = {}
+    for path in paths:
+        with open_read_only(path) as connection:
+            tables = {
+                table: {"description": description, "columns": _sentences(connection, table)}
+                for table, description in TABLES.items()
+            }
+        databases[os.path.splitext(os.path.basename(path))[0]] = {"tables": tables}
+    return {"title": "Tuning runs", "databases": databases}
 
 
-def _sentences() -> dict[str, str]:
-    return {
-        column: f"{meaning} ({unit})" if unit else meaning
-        for column, (unit, meaning) in _COLUMNS.items()
-    }
+def _sentences(connection: sqlite3.Connection, table: str) -> dict[str, str]:
+    found = {}
+    for (column,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)):
+        unit, meaning = _COLUMNS.get(column, ("", ""))
+        if meaning:
+            found[column] = f"{meaning} ({unit})" if unit else meaning
+    return found

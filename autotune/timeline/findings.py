@@ -11,6 +11,8 @@ from autotune.timeline.report import RankSums, TimelineReport
 
 LATE_SHARE = 0.1
 """A rank is worth a sentence when it makes the others wait for this share of communication."""
+SLOW_SHARE = 1.5
+"""It is the slow one when it is late for so many times what a rank is on average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def _total(report: TimelineReport) -> Iterator[Finding]:
     steps = ""
     if len(report.steps):
         in_steps = sum(sum(report.steps.phases[phase]) for phase in COMMUNICATION)
-        steps = f", {duration(in_steps / len(report.steps))} a step"
+        steps = f", {duration(in_steps / len(report.steps))} in a step"
     yield Finding(
         key="total",
         text=f"Communication is under way for {duration(total)} of {duration(whole)} "
@@ -161,6 +163,14 @@ def _late_rank(report: TimelineReport) -> Iterator[Finding]:
     rank, sums = max(report.late.items(), key=lambda item: item[1].late_us)
     if sums.late_us < LATE_SHARE * report.communication_us:
         yield Finding(key="late_rank", text="No rank is notably late.")
+        return
+    all_us = sum(one.late_us for one in report.late.values())
+    if sums.late_us < SLOW_SHARE * all_us / max(report.ranks, len(report.late), 2):
+        yield Finding(
+            key="late_rank",
+            text=f"No rank is slower than the others: they are late in turns, rank {rank} most, in "
+            f"{share(sums.late_us, all_us):.0f} % of {duration(all_us)}.",
+        )
         return
     yield Finding(
         key="late_rank",

@@ -71,7 +71,7 @@ def _table(*columns: str, title: str = "") -> Table:
 
 
 def _phases(report: TimelineReport) -> Table:
-    table = _table("phase", "time", "of communication", "a step")
+    table = _table("phase", "time", "of communication", "in a step")
     total, steps = report.communication_us, report.steps
     for phase in Phase:
         time = report.phase_us[phase]

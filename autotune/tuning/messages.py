@@ -81,7 +81,7 @@ def gain_text(gain: Gain) -> str:
 
 def progress_text(trial: Trial, *, most: int, standing: Standing, names: Collection[str]) -> str:
     """Return the line that follows a finished trial: gains over the default near it in time."""
-    head = f"autotune: trial {trial.trial_id + 1} of at most {most}: "
+    head = f"autotune: trial {trial.trial_id} ({trial.trial_id + 1} of at most {most}): "
     head += params_text(trial.params, names)
     if trial.trial_id == 0:
         return f"{head}: the default, score {rounded(trial.score, 4)} {HIGHER}"
@@ -112,7 +112,7 @@ def standing_text(
         what = "this one"
     else:
         what = f"{params_text(best.params, names)} at {gain_text(gain)}"
-    compared = f"not proven in {pairs} pairs of windows" if pairs else "not compared yet"
+    compared = f"not proven in {pairs} pairs of windows" if pairs else "not certified yet"
     return f"best so far: {what}, {compared}"
 
 

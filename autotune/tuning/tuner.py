@@ -124,6 +124,7 @@ class Tuner:
         self._run: Run | None = None
         self._is_length_told = False
         self._retunes = 0
+        self._compared = 0  # comparisons that earlier jobs of this log began
         self._wrong: list[Setting] = []
         self._earlier: tuple[list[Trial], Setting] | None = None
         self._kept: Trial | None = None
@@ -186,7 +187,8 @@ class Tuner:
         if isinstance(start, Replay):
             self._replay(start)
             return self._events.take()
-        self.seed = start.seed if isinstance(start, Resume) else self.seed
+        if isinstance(start, Resume):
+            self.seed, self._compared = start.seed, start.comparisons
         self._operations, self._is_length_told = operations, False
         self._space = self._space_of(operations)
         memory = self._recollection(start)
@@ -343,7 +345,8 @@ class Tuner:
             account=self._account,
             in_force=self._in_force,
             rng=np.random.default_rng(for_pairs),
-            alpha=ALPHA / 2 ** (self._retunes + 1),  # adds up to ALPHA however often it retunes
+            # It adds up to ALPHA however often the job retunes or is resumed.
+            alpha=ALPHA / 2 ** (self._retunes + self._compared + 1),
             sparing=self._job.sparing(self._operations, self._space),
         )
 

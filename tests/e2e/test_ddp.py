@@ -76,7 +76,7 @@ def test_a_tuned_job_trains_the_same_weights_and_leaves_its_log(
     view = read_log(str(commands.folder / "log.csv"))
     assert view.trials[0].params == DdpParams()
     assert view.run is not None and view.run.parameter_table == "ddp" and view.run.size == 2
-    assert any("trial 1 of at most 4" in line and "bucket None" in line for line in lines(done))
+    assert any("trial 0 (1 of at most 4)" in line and "bucket None" in line for line in lines(done))
     header = (commands.folder / "log.csv").read_text().splitlines()[0]
     assert header == "bucket_cap_mb,first_bucket_mb,gradient_as_bucket_view,score"
     answer = commands.run("autotune", "best", "log.csv", "--format", "ddp")

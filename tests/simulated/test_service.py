@@ -257,7 +257,7 @@ def test_the_best_so_far_is_the_same_for_the_job_and_for_its_logs(runtime, tmp_p
         assert f"best so far: {what}" in said
         gain = view.standing.gain
         assert (gain is None) == (best.trial_id == 0)
-        assert gain is None or f"at {gain_text(gain)}, not compared yet" in said
+        assert gain is None or f"at {gain_text(gain)}, not certified yet" in said
     assert "the same job with the same HOROVOD_AUTOTUNE_LOG goes on from here" in service.texts()
 
 

@@ -21,6 +21,7 @@ from autotune.trial import (
     TrialState,
 )
 from autotune.tuning.changes import Apply, Done, Line, Progress
+from autotune.tuning.comparing.certify import ALPHA
 from autotune.tuning.exploring.inert import without_operation
 from autotune.tuning.messages import params_text
 from autotune.tuning.steps.records import TunerSettings
@@ -397,6 +398,23 @@ def test_what_is_not_proven_when_the_job_ends_says_in_how_many_pairs(job, tuner)
     assert finished.state is RunState.UNFINISHED
 
 
+def test_the_risk_of_all_comparisons_of_a_log_adds_up_to_no_more_than_alpha(job, tuner):
+    """A comparison that a job's end cut off was a chance to be wrong, too."""
+    trials, samples = (), ()
+    for _ in range(3):
+        run, ended = job("bowl", noise=0.15), tuner(4)
+        found = Resume(trials=trials, samples=samples, seed=4)
+        while sum(sample.pair is not None for sample in run.samples) < 6:
+            run.drive(ended, found, most_steps=run.steps + 1)
+        assert run.done is None
+        trials, samples = (*trials, *run.trials), (*samples, *run.samples)
+    assert Resume(trials=trials, samples=samples, seed=4).comparisons == 3
+    last = job("bowl", noise=0.15)
+    last.drive(tuner(4), Resume(trials=trials, samples=samples, seed=4))
+    (certificate,) = last.of(Certificate)
+    assert certificate.alpha == ALPHA / 2**4
+
+
 def test_nothing_more_is_said_after_the_end(job, tuner):
     ended, run = tuner(), job("bowl")
     run.drive(ended)
@@ -410,12 +428,12 @@ def test_progress_says_gains_over_the_default_with_an_interval(finished):
     assert len(progress) == len(run.trials)
     assert "bytes/us, higher is better" in progress[0]
     for number, (text, trial) in enumerate(zip(progress, run.trials, strict=True), start=1):
-        assert f"trial {number} of at most 20" in text
+        assert f"trial {trial.trial_id} ({number} of at most 20): " in text
         if trial.trial_id:
             assert re.search(r"[+-][0-9.]+ % \(90 %: [+-][0-9.]+ to [+-][0-9.]+\)", text)
             assert "score" not in text
         if "best so far" in text and "the default" not in text.split("best so far")[1]:
-            assert text.endswith("not compared yet")
+            assert text.endswith("not certified yet")
 
 
 def test_what_is_compared_is_said_with_all_that_is_known_of_it(finished):

@@ -20,4 +20,4 @@ def test_a_tuned_job_has_the_weights_of_one_process(commands: Commands) -> None:
     assert all(rank["difference"] < 1e-6 for rank in ranks), ranks
     assert ranks[0]["changes"] == ranks[1]["changes"] > 0
     assert ranks[0]["params"] == ranks[1]["params"]
-    assert "trial 2 of at most 4" in done.stderr
+    assert "trial 1 (2 of at most 4)" in done.stderr

@@ -41,7 +41,7 @@ def test_the_last_line_is_in_force_on_every_rank(tuned: TunedJob) -> None:
 
 
 def test_progress_says_trial_unit_and_direction(tuned: TunedJob) -> None:
-    assert "trial 1 of at most 4" in tuned.output.stderr
+    assert "trial 0 (1 of at most 4)" in tuned.output.stderr
     assert "bytes/us, higher is better" in tuned.output.stderr
 
 

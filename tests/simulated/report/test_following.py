@@ -77,7 +77,7 @@ def test_a_view_says_that_nothing_is_compared_yet(growing: Growing) -> None:
     growing._each = 40
     growing.sleep(0)
     lines = dict(watch.lines(watch.Follower(growing.path).look()))
-    assert "not compared yet" in lines["gain"]
+    assert "not certified yet" in lines["gain"]
     assert "a job writes to it" in lines["log"] and "at most" in lines["left"]
 
 

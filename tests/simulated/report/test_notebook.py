@@ -36,7 +36,8 @@ def test_frames_hold_what_the_log_holds(log: autotune.Log) -> None:
     default = log.samples[log.samples["trial"] == 0]["step_us"].median()
     assert default == pytest.approx(134_000, rel=0.2)
     assert list(log.ablation["parameter"]) == [
-        change.parameter.name for change in log.story.explanation.changes
+        ", ".join(part.parameter.name for part in change.parts)
+        for change in log.story.explanation.changes
     ]
     at = log.slices[log.slices["is_setting"]]
     assert (at["difference"].abs() < 1e-9).all() and at["does_not_matter"].all()

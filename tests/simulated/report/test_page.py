@@ -146,7 +146,7 @@ def test_figures_are_drawn_without_a_page_too(stories: dict[str, Story]) -> None
 
 def test_an_unfinished_log_says_so_where_it_answers(pages: dict[str, str]) -> None:
     page = pages["unfinished"]
-    assert "not compared yet" in page and "Tuning has not finished" in page
+    assert "not certified yet" in page and "Tuning has not finished" in page
 
 
 def test_a_job_that_read_only_the_default_lost_nothing(stories: dict[str, Story]) -> None:

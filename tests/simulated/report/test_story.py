@@ -4,13 +4,15 @@ import math
 
 import pytest
 
+from autotune.report import tables
 from autotune.report.evidence import Evidence, spread_out
+from autotune.report.explain import explain
 from autotune.report.story import Story, tell
 from autotune.report.verdict import Kind, break_even_steps, expected_maximum, percent
 from autotune.storage.reader import read_log
 from autotune.storage.readings import KINDS as SAMPLE_KINDS
 from autotune.storage.readings import NO_PAIR, Readings, read_readings
-from autotune.trial import Certificate, CommParams, SampleKind, TrialState
+from autotune.trial import Certificate, CommParams, Gain, SampleKind, Trial, TrialState
 
 KINDS = {
     "gain": Kind.FASTER,
@@ -45,7 +47,7 @@ def test_every_kind_of_log_gets_its_own_verdict(stories: dict[str, Story], name:
     verdict = stories[name].verdict
     if name == "unfinished":
         assert verdict.kind in (Kind.UNFINISHED, Kind.BEYOND_DOUBT)
-        assert "not compared yet" in verdict.text
+        assert "not certified yet" in verdict.text
     else:
         assert verdict.kind is KINDS[name]
     assert verdict.text.endswith(".") and verdict.answer
@@ -109,12 +111,39 @@ def test_the_ablation_leads_from_the_default_to_the_setting(stories: dict[str, S
     params = story.view.trials[0].params
     total = 1.0
     for change in explanation.changes:
-        assert params.as_dict()[change.parameter.name] == change.before
-        params = params.with_values({change.parameter.name: change.after})
+        for part in change.parts:
+            assert params.as_dict()[part.parameter.name] == part.before
+            params = params.with_values({part.parameter.name: part.after})
         total *= 1 + change.gain.estimate
         assert total == pytest.approx(1 + change.total.estimate, abs=0.02)
         assert change.gain.low < change.gain.estimate < change.gain.high
     assert params == explanation.setting
+
+
+def test_what_was_never_tried_apart_is_one_change() -> None:
+    """Else the whole gain goes to the one of the two that comes first."""
+    both = {"hierarchical_allreduce": True, "hierarchical_allgather": True}
+    default = CommParams()
+    trials = [Trial(trial_id=0, params=default, score=100.0)]
+    for number, (cycle, high) in enumerate([(1.0, 2.1), (10.0, 2.2), (0.1, 1.9)], 1):
+        gain = Gain(estimate=high - 1.05, low=high - 1.1, high=high - 1.0)
+        params = default.with_values({**both, "cycle_time_ms": cycle})
+        trials.append(Trial(trial_id=number, params=params, score=100 * high, gain=gain))
+    best = trials[2].params
+
+    def changes(trials: list[Trial]) -> list[set[str]]:
+        found = explain(trials, best, around=best, fingerprint={}, readings={})
+        assert found is not None
+        rows = tables.changes(found)
+        assert rows is not None
+        assert ("without the other" in rows.caption) == any(len(c.parts) > 1 for c in found.changes)
+        return [{part.parameter.name for part in change.parts} for change in found.changes]
+
+    assert sorted(map(len, changes(trials))) == [1, 2] and set(both) in changes(trials)
+    alone = default.with_values({"hierarchical_allgather": True})
+    gain = Gain(estimate=1.0, low=0.9, high=1.1)
+    apart = [*trials, Trial(trial_id=4, params=alone, score=200.0, gain=gain)]
+    assert sorted(map(len, changes(apart))) == [1, 1, 1]
 
 
 def test_ablation_and_rest_come_to_the_gain_that_was_read(stories: dict[str, Story]) -> None:

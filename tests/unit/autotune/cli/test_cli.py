@@ -173,7 +173,7 @@ class TestUnfinished:
         out, err = capsys.readouterr()
         assert "67108864 bytes (64 MiB)" in out and "tuning                  not finished" in out
         assert "score                   100 bytes/us" in out
-        gain = "fusion 0.1177 MiB: +12.0 % over the default (+3.0 to +21.0), not compared yet"
+        gain = "fusion 0.1177 MiB: +12.0 % over the default (+3.0 to +21.0), not certified yet"
         assert gain in out
         assert err == (
             f"autotune: {log}: tuning has not finished; the answer is the default: no setting is "
@@ -186,14 +186,14 @@ class TestUnfinished:
         assert main(["best", log]) == 0
         out, err = capsys.readouterr()
         assert "123457 bytes" in out and "score                   112 bytes/us" in out
-        assert "gain                    +12.0 % over the default (+3.0 to +21.0), not comp" in out
+        assert "gain                    +12.0 % over the default (+3.0 to +21.0), not certified yet" in out
         assert "better than the default beyond doubt, gain +12.0 % (90 %: +3.0 to" in err
         assert main(["best", log, "--require-certified"]) == 1
 
     def test_a_job_that_found_nothing_better_says_so(self, capsys, write) -> None:
         assert main(["best", write(standing=Standing(best=DEFAULT))]) == 0
         out, err = capsys.readouterr()
-        assert "gain                    not compared yet" in out
+        assert "gain                    not certified yet" in out
         assert "the answer is the default: the best of 3 trials so far" in err
 
     def test_the_csv_alone_gives_the_best_so_far(self, capsys, write, standing) -> None:
@@ -226,12 +226,12 @@ class TestUnfinished:
         (marked,) = [line.split() for line in out.splitlines() if line.endswith(" *")]
         assert marked[6:] == ["112", "+12.0", "(+3.0", "to", "+21.0)", "complete", "*"]
         assert "124" not in out and "+24.0" not in out
-        assert "gain with its 90 % interval, not compared yet" in out
+        assert "gain with its 90 % interval, not certified yet" in out
         assert "the answer is the default as long as in doubt" in out
 
     def test_runs_shows_the_gain_as_not_compared_yet(self, capsys, write, standing) -> None:
         assert main(["runs", write(standing=standing)]) == 0
-        assert "unfinished  +12.0 % (+3.0 to +21.0), not compared yet" in capsys.readouterr().out
+        assert "unfinished  +12.0 % (+3.0 to +21.0), not certified yet" in capsys.readouterr().out
 
 
 def test_the_certificate_is_the_last_word_on_what_it_compared(capsys, write) -> None:
@@ -249,6 +249,24 @@ def test_a_log_without_gains_compares_no_scores(capsys, write) -> None:
         assert main(["show", log]) == 0
         out = capsys.readouterr().out
         assert "over the default" not in out and "need not compare" in out
+
+
+def test_scores_of_a_log_of_ours_without_its_database_compare(capsys, tuned: str) -> None:
+    os.remove(os.path.splitext(tuned)[0] + ".db")
+    assert main(["show", tuned]) == 0
+    out = capsys.readouterr().out
+    assert "that of the default times 1 + gain" in out and "need not compare" not in out
+
+
+@pytest.mark.parametrize("score", ["nan", "-5", "inf"])
+def test_a_best_line_whose_score_is_none_is_no_answer(capsys, tuned: str, score: str) -> None:
+    with open(tuned) as file:
+        *rows, last = file.read().splitlines()
+    with open(tuned, "w") as file:
+        file.write("\n".join([*rows, f"{last.rpartition(',')[0]},{score}"]) + "\n")
+    main(["best", tuned])
+    why = "line 5, the last one, is ignored: score: expected a number of 0 or more"
+    assert why in "".join(capsys.readouterr())
 
 
 def test_a_best_line_that_cannot_be_used_is_named_with_its_file(capsys, tuned: str) -> None:

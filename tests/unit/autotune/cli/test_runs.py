@@ -72,7 +72,7 @@ def test_runs_lists_job_ranks_state_and_gain_with_its_interval(capsys, job, tmp_
     assert done[:2] == ["a:1", "a.csv"] and done[3:8] == ["node1", "4", "2", "2", "done"]
     assert done[8] == "+12.1 % (+5.0 to +19.4), certified"
     assert unfinished[0] == "b:1" and unfinished[4] == "2"
-    assert unfinished[7:] == ["unfinished", "+10.0 % (+2.0 to +18.0), not compared yet"]
+    assert unfinished[7:] == ["unfinished", "+10.0 % (+2.0 to +18.0), not certified yet"]
     assert err == ""
 
 
@@ -123,7 +123,7 @@ def test_a_view_has_one_row_per_run_and_per_trial(job) -> None:
 @pytest.mark.parametrize(
     ("end", "verdict", "score", "gain"),
     [
-        ("killed", "not compared yet", 110.0, (10.0, 2.0, 18.0)),
+        ("killed", "not certified yet", 110.0, (10.0, 2.0, 18.0)),
         ("certified", "certified", 112.1, (12.1, 5.0, 19.4)),
         ("refuted", "not certified, default kept", 112.1, (12.1, 5.0, 19.4)),
     ],
@@ -170,6 +170,11 @@ def test_datasette_shows_tables_views_and_what_columns_mean(capsys, job) -> None
     assert {view["name"] for view in database["views"]} == set(sqlite_views.VIEWS)
     assert (summary[0]["job"], summary[0]["certified"]) == ("a.csv", 1)
     assert "higher is better" in page
+    (described,) = metadata["databases"].values()
+    columns = {table["name"]: set(table["columns"]) for table in database["tables"]}
+    for name in ("runs", "trials", "samples", "certificates"):
+        told = set(described["tables"][name]["columns"])
+        assert told and told <= columns[name] and (name == "certificates") == ("alpha" in told)
 
 
 PAGES = (".json", "/run_summary.json?_shape=array", "/trials")

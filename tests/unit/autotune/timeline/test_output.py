@@ -36,6 +36,18 @@ def test_findings_are_sentences_with_figures(late: str) -> None:
     assert all(text.endswith(".") for text in texts.values())
 
 
+def test_ranks_that_are_late_in_turns_are_none_of_them_the_slow_one(recorder, read) -> None:
+    for number in range(20):
+        recorder.wait(5000)
+        first = number % 2
+        recorder.operation(
+            ["a", "b"], [(first, 10), (1 - first, 50_000 + number)], [10, 10, 10, 900]
+        )
+    texts = {finding.key: str(finding) for finding in findings(read(recorder.events))}
+    assert texts["late_rank"].startswith("No rank is slower than the others: they are late in")
+    assert "in 50 % of 1" in texts["late_rank"]
+
+
 def test_a_tensor_that_some_ranks_skipped_is_named_with_them(recorder, read) -> None:
     recorder.events[0]["args"]["size"] = 3
     recorder.operation(["a"], [(0, 1), (1, 1), (2, 1)], [1, 1, 1, 1])

@@ -207,8 +207,8 @@ class TestU10:
         standing = Standing(best=replace(trial, gain=again), gain=again)
         text = progress_text(trial, most=20, standing=standing, names=["cycle_time_ms"])
         assert text == (
-            "autotune: trial 2 of at most 20: cycle 2 ms: +97.3 % (90 %: +72.7 to +125.4) over the "
-            "default; best so far: this one, not compared yet"
+            "autotune: trial 1 (2 of at most 20): cycle 2 ms: +97.3 % (90 %: +72.7 to +125.4) over "
+            "the default; best so far: this one, not certified yet"
         )
 
     @pytest.mark.parametrize(
