@@ -186,7 +186,10 @@ class TestUnfinished:
         assert main(["best", log]) == 0
         out, err = capsys.readouterr()
         assert "123457 bytes" in out and "score                   112 bytes/us" in out
-        assert "gain                    +12.0 % over the default (+3.0 to +21.0), not certified yet" in out
+        assert (
+            "gain                    +12.0 % over the default (+3.0 to +21.0), not certified yet"
+            in out
+        )
         assert "better than the default beyond doubt, gain +12.0 % (90 %: +3.0 to" in err
         assert main(["best", log, "--require-certified"]) == 1
 
